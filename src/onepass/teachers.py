@@ -1,0 +1,272 @@
+"""Networks that follow a student: a frozen description, and the module that `.follow(model)` makes of it."""
+
+# torch documents its optimisers by the foreach functions and exports none of them
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Follower(nn.Module):
+    """A network that follows another: call it, `update` it after each step, save it; it never has a gradient.
+
+    Everything of the copy is in evaluation mode but its batch-norm where `statistics` is "batch"; a teacher therefore
+    drops nothing out and takes nothing from the global generator.
+    """
+
+    def __init__(self, student: nn.Module, *, statistics: str, own_buffers: bool):
+        super().__init__()
+        self.net = deepcopy(student).requires_grad_(False)
+        self.statistics = statistics
+        self.updates = 0
+        for module in self.net.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not own_buffers:
+                module.track_running_stats = False  # in either mode its forwards then leave the buffers alone
+        self.train()
+
+    @torch.no_grad()
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.net(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> "Follower":
+        """`train()` gives the mode in which a teacher teaches, `eval()` the one in which it predicts."""
+        self.training = mode
+        self.net.eval()
+        if mode and self.statistics == "batch":
+            for module in self.net.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.train()
+        return self
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has anything to teach yet."""
+        return True
+
+    def update(self, student: nn.Module) -> None:
+        """To be called after each step of the optimiser."""
+
+    def boundary(self, student: nn.Module) -> None:
+        """To be called before the first batch of a new task."""
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.updates)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.updates = int(state)
+
+
+class Teacher(Protocol):
+    """A frozen description of a network that follows the student."""
+
+    def follow(self, student: nn.Module) -> Follower: ...
+
+
+@dataclass(frozen=True)
+class EMA:
+    """theta_T <- alpha theta + (1 - alpha) theta_T after each step (Eq. 1); a small alpha is a slow, stable teacher.
+
+    start       "copy" of the student; "zero": alpha / (1 - alpha) times it, as the authors' code has it ("alpha": alpha times it,
+                as their Temporal Ensembles has it); "debiased": the mean of the students so far with exponential weights,
+                which forgets the initial network at once.
+    statistics  the teacher normalises by the "batch" it sees, as the authors' does, or by its "running" statistics.
+    buffers     its running statistics are its "own" (moved by its own forwards), copies of the "student"'s, or their
+                moving "average" at the same rate.
+    correction  0, or n: the student's rate is divided by 1 - alpha^max(1, updates // n), the authors' n being 10.
+    """
+
+    alpha: float = 0.01
+    start: Literal["copy", "zero", "alpha", "debiased"] = "copy"
+    statistics: Literal["batch", "running"] = "batch"
+    buffers: Literal["own", "student", "average"] = "own"
+    correction: int = 0
+
+    def __post_init__(self) -> None:
+        _check_modes(self.start, self.statistics, self.buffers, STARTS)
+        if not 0 < self.alpha <= 1:
+            raise ValueError(f"`alpha={self.alpha}` is not the rate of a moving average; take one in (0, 1].")
+        if self.alpha == 1 and (self.start == "zero" or self.correction):
+            raise ValueError(
+                '`alpha=1` divides by zero in `start="zero"` and in the correction; take `start="copy"` and '
+                "`correction=0`, or an alpha below 1."
+            )
+
+    def follow(self, student: nn.Module) -> "EMAFollower":
+        """A module that follows `student`: `teacher(x)`, `teacher.update(student)`, `teacher.state_dict()`."""
+        return EMAFollower(student, self)
+
+
+@dataclass(frozen=True)
+class HypoExponential:
+    """Two moving averages of rates a1 < a2, combined: theta_T = a2/(a2 - a1) E_a1 - a1/(a2 - a1) E_a2 (Koh et al., 2023).
+
+    The student k steps back has weight a1 a2/(a2 - a1) [(1 - a1)^k - (1 - a2)^k]: none for the present one, a mean age (counted
+    from 1) of `mu` and a variance of `c2` mu^2.  `start`, `statistics` and `buffers` are those of `EMA`; buffers that follow as
+    an "average" do so at the rate 1 / mu.  `frozen` never moves, as the authors' GSA+SDP does not: with "zero" it stays zero.
+    """
+
+    mu: float = 100.0
+    c2: float = 0.75
+    start: Literal["copy", "zero", "debiased"] = "copy"
+    statistics: Literal["batch", "running"] = "batch"
+    buffers: Literal["own", "student", "average"] = "own"
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        _check_modes(self.start, self.statistics, self.buffers, STARTS[:3])
+        if not self.mu > 2:
+            raise ValueError(f"`mu={self.mu}` is too short a memory for two rates at most 1; take a mu above 2.")
+        low, high = 0.5 - 1 / self.mu, (1 - 1 / self.mu) * (1 - 2 / self.mu)  # at the latter the faster rate is 1
+        if not low < self.c2 <= high:
+            raise ValueError(
+                f"`mu={self.mu}, c2={self.c2}` has no two rates between 0 and 1; for this mu take a c2 above {low:.4g} and at most "
+                f"{high:.4g}."
+            )
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        s = (2 * self.c2 - 1 + 2 / self.mu) ** 0.5
+        scale = self.mu - 1 - self.mu * self.c2
+        return (1 - s) / scale, (1 + s) / scale
+
+    def follow(self, student: nn.Module) -> "HypoExponentialFollower":
+        return HypoExponentialFollower(student, self)
+
+
+class HypoExponentialFollower(Follower):
+    """What `HypoExponential.follow` makes."""
+
+    def __init__(self, student: nn.Module, rule: HypoExponential):
+        super().__init__(student, statistics=rule.statistics, own_buffers=rule.buffers == "own")
+        self.rule = rule
+        self.slow = nn.ParameterList([nn.Parameter(p.clone(), requires_grad=False) for p in _parameters(self.net)])
+        self.fast = nn.ParameterList([nn.Parameter(p.clone(), requires_grad=False) for p in _parameters(self.net)])
+        if rule.start != "copy":
+            a1, a2 = rule.rates if rule.start == "zero" else (0.0, 0.0)
+            torch._foreach_mul_(list(self.slow), a1)
+            torch._foreach_mul_(list(self.fast), a2)
+        if rule.start == "zero":
+            self._combine()
+
+    @property
+    def ready(self) -> bool:
+        return self.rule.start != "debiased" or self.updates > 1  # the present student has no weight
+
+    @torch.no_grad()
+    def update(self, student: nn.Module) -> None:
+        if self.rule.frozen:
+            return
+        self.updates += 1
+        a1, a2 = self.rule.rates
+        theirs = _parameters(student)
+        torch._foreach_lerp_(list(self.slow), theirs, a1)
+        torch._foreach_lerp_(list(self.fast), theirs, a2)
+        if self.ready:
+            self._combine()
+        if self.rule.buffers != "own":
+            _follow_buffers(self.net, student, 1.0 if self.rule.buffers == "student" else 1 / self.rule.mu)
+
+    @torch.no_grad()
+    def _combine(self) -> None:
+        a1, a2 = self.rule.rates
+        total, t = 1.0, self.updates
+        if self.rule.start == "debiased":
+            total = 1 - (a2 * (1 - a1) ** t - a1 * (1 - a2) ** t) / (a2 - a1)  # the weight of the students so far
+        mine = _parameters(self.net)
+        torch._foreach_copy_(mine, list(self.slow))
+        torch._foreach_mul_(mine, a2 / (a2 - a1) / total)
+        torch._foreach_add_(mine, list(self.fast), alpha=-a1 / (a2 - a1) / total)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The student as it was at the last task boundary; nothing to teach before the first."""
+
+    statistics: Literal["batch", "running"] = "batch"
+
+    def __post_init__(self) -> None:
+        _check_modes("copy", self.statistics, "student", STARTS)
+
+    def follow(self, student: nn.Module) -> "SnapshotFollower":
+        return SnapshotFollower(student, statistics=self.statistics, own_buffers=True)
+
+
+class SnapshotFollower(Follower):
+    """What `Snapshot.follow` makes."""
+
+    @property
+    def ready(self) -> bool:
+        return self.updates > 0
+
+    @torch.no_grad()
+    def boundary(self, student: nn.Module) -> None:
+        self.updates += 1
+        torch._foreach_copy_(_parameters(self.net), _parameters(student))
+        _follow_buffers(self.net, student, 1.0)
+
+
+STARTS, STATISTICS, BUFFERS = ("copy", "zero", "debiased", "alpha"), ("batch", "running"), ("own", "student", "average")
+
+
+class EMAFollower(Follower):
+    """What `EMA.follow` makes."""
+
+    def __init__(self, student: nn.Module, rule: EMA):
+        super().__init__(student, statistics=rule.statistics, own_buffers=rule.buffers == "own")
+        self.rule = rule
+        if rule.start in ("zero", "alpha"):
+            scale = rule.alpha / (1 - rule.alpha) if rule.start == "zero" else rule.alpha
+            torch._foreach_mul_(_parameters(self.net), scale)
+
+    @torch.no_grad()
+    def update(self, student: nn.Module) -> None:
+        rule = self.rule
+        self.updates += 1
+        rate = rule.alpha
+        if rule.start == "debiased":  # the mean of theta_1 .. theta_t with weights (1 - alpha)^(t - k), as a recursion
+            rate = rule.alpha / (1 - (1 - rule.alpha) ** self.updates)
+        mine, theirs = _parameters(self.net), _parameters(student)
+        if rule.correction:
+            corrected = rule.alpha / (1 - rule.alpha ** max(1, self.updates // rule.correction))
+            torch._foreach_mul_(mine, 1 - rule.alpha)
+            torch._foreach_add_(mine, theirs, alpha=corrected)
+        else:
+            torch._foreach_lerp_(mine, theirs, rate)
+        if rule.buffers != "own":
+            _follow_buffers(self.net, student, 1.0 if rule.buffers == "student" else rate)
+
+
+@torch.no_grad()
+def average(student: nn.Module, teacher: nn.Module) -> nn.Module:
+    """The mean of both networks' parameters with the student's buffers: a copy, in evaluation mode."""
+    mean = deepcopy(student)
+    other = teacher.net if isinstance(teacher, Follower) else teacher
+    torch._foreach_lerp_(_parameters(mean), _parameters(other), 0.5)
+    return mean.eval()
+
+
+def _check_modes(start: str, statistics: str, buffers: str, starts: tuple[str, ...]) -> None:
+    for name, value, known in ("start", start, starts), ("statistics", statistics, STATISTICS), ("buffers", buffers, BUFFERS):
+        if value not in known:
+            raise ValueError(f"`{name}={value!r}` is not one of {', '.join(known)}.")
+    if statistics == "running" and buffers == "own":
+        raise ValueError(
+            '`statistics="running"` needs running statistics, and with `buffers="own"` nothing ever fills them, '
+            'since the teacher then never sees a batch in training mode; take `buffers="student"` or "average".'
+        )
+
+
+def _parameters(net: nn.Module) -> list[Tensor]:
+    return [p.detach() for p in net.parameters()]
+
+
+def _follow_buffers(net: nn.Module, student: nn.Module, rate: float) -> None:
+    for mine, theirs in zip(net.buffers(), student.buffers(), strict=True):
+        if rate == 1.0 or not mine.is_floating_point():
+            mine.copy_(theirs)
+        else:
+            mine.lerp_(theirs, rate)
