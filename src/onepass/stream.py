@@ -1,0 +1,200 @@
+"""A single pass over labelled images, in an order fixed by a seed, with labels numbered as they arrive."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onepass.errors import Refused
+from onepass.seeds import Seeds
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is known about a stream before it starts."""
+
+    classes: int  # width of the classifier
+    image: tuple[int, int, int]  # channels, height, width
+    tasks: tuple[tuple[int, ...], ...] = ()  # classes of each task, numbered in order of arrival; empty if there are none
+    original: tuple[int, ...] = ()  # the data set's own label of each class
+    names: tuple[str, ...] = ()  # and its name
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows that belong together.  `a + b` is both, a slice is a batch; two batches are equal only if they are the same."""
+
+    x: Tensor  # uint8 (n, c, h, w)
+    y: Tensor  # int64 (n,)
+    extra: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # further columns of the memory
+    name: str = "batch"
+    parts: tuple["Batch", ...] = ()  # what it was put together from
+
+    @property
+    def atoms(self) -> tuple["Batch", ...]:
+        return self.parts or (self,)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __add__(self, other: "Batch") -> "Batch":
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        extra = {k: torch.cat([self.extra[k], other.extra[k]]) for k in self.extra.keys() & other.extra.keys()}
+        x, y = torch.cat([self.x, other.x]), torch.cat([self.y, other.y])
+        return Batch(x, y, extra, f"{self.name}+{other.name}", self.atoms + other.atoms)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        start, stop, _ = rows.indices(len(self))
+        name = f"{self.name}[{start}:{stop}]"
+        return Batch(self.x[rows], self.y[rows], {k: v[rows] for k, v in self.extra.items()}, name)
+
+    def take(self, index: Tensor, name: str) -> "Batch":
+        """Some rows, as a batch of its own."""
+        return Batch(self.x[index], self.y[index], {k: v[index] for k, v in self.extra.items()}, name)
+
+    def to(self, device: torch.device) -> "Batch":
+        def move(t: Tensor) -> Tensor:
+            return t.to(device, non_blocking=True)
+
+        return Batch(move(self.x), move(self.y), {k: move(v) for k, v in self.extra.items()}, self.name)
+
+
+class Stream(Protocol):
+    """A single pass over labelled images."""
+
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def task_ends(self) -> tuple[int, ...]: ...  # sample counts at which a task ends (Blurry: nominally)
+    def __len__(self) -> int: ...
+    def batches(self, size: int, start: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A stream over images that are all at hand.  Labels are on the host, so that asking for them costs no wait."""
+
+    x: Tensor  # uint8, in the data set's order
+    y: Tensor  # numbered by arrival, in the data set's order
+    order: Tensor  # of the rows
+    spec: Spec
+    task_ends: tuple[int, ...]
+    sharp: bool  # whether a batch ends where a task does
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def batches(self, size: int, start: int = 0) -> Iterator[Batch]:
+        """Batches of `size`, from sample `start` on.  At the end of a sharp task there may be a shorter one."""
+        if size < 1:
+            raise Refused(f"Batches of {size} images would never end the stream; take at least 1.")
+        stops = (*self.task_ends, len(self)) if self.sharp else (len(self),)
+        for stop in stops:
+            while start < stop:
+                rows = self.order[start : min(start + size, stop)]
+                yield Batch(self.x[rows], self.y[rows], name="stream")
+                start += len(rows)
+
+    def cut(self, limit: int | None) -> "Pass":
+        """The same stream, over after `limit` samples."""
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise Refused(f"`limit={limit}` leaves nothing of the stream; take at least 1.")
+        ends = tuple(e for e in self.task_ends if e < limit) + (limit,)
+        return replace(self, order=self.order[:limit], task_ends=ends)
+
+    def number(self, y: Tensor) -> Tensor:
+        """Labels of the data set (say, of its test images) in this stream's numbers."""
+        return _numbers(self.spec.original)[y]
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Task after task, each with classes of its own, shuffled within."""
+
+    tasks: int
+
+    def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
+        blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=True)
+
+
+@dataclass(frozen=True)
+class Blurry:
+    """Tasks that flow into each other: at each turn the k-th of the images left comes next, k = floor |N(0, scale^2)|.
+
+    A k beyond what is left is drawn again, at most ten times; after ten the first one left is taken, whatever the
+    tenth was.  The ends of its tasks are nominal: where they would be if they were clear.
+    """
+
+    tasks: int
+    scale: float = 500.0
+
+    def __post_init__(self) -> None:
+        if not self.scale >= 0:
+            raise Refused(f"`scale={self.scale}` is not a width of a normal distribution; take one of at least 0.")
+
+    def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
+        blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        left = np.concatenate(blocks)[::-1].tolist()  # reversed: taking one near the end of a list is cheap
+        rng = seeds.numpy("blurry")
+        first_tries = np.abs(rng.normal(0.0, self.scale, len(left))).astype(np.int64).tolist()
+        order: list[int] = []
+        for k in first_tries:
+            redraws = 0
+            while k >= len(left) and redraws < 10:
+                k, redraws = int(abs(rng.normal(0.0, self.scale))), redraws + 1
+            order.append(left.pop(-1 if redraws == 10 else -1 - k))
+        return _numbered(np.array(order), blocks, classes, rows, names, sharp=False)
+
+
+def _blocks(tasks: int, y: Tensor, names: tuple[str, ...], seeds: Seeds) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The rows of each task, shuffled, and its classes."""
+    if tasks < 1 or len(names) % tasks:
+        divisors = ", ".join(str(t) for t in range(1, len(names) + 1) if len(names) % t == 0)
+        raise Refused(f"`tasks={tasks}` does not divide the {len(names)} classes evenly; take one of {divisors}.")
+    labels = y.numpy()
+    if labels.min() < 0 or labels.max() >= len(names):
+        raise Refused(
+            f"The labels run from {labels.min()} to {labels.max()}, outside 0 to {len(names) - 1} for the {len(names)} "
+            "classes named; number them from 0 or name every class."
+        )
+    missing = np.setdiff1d(np.arange(len(names)), labels)
+    if len(missing):
+        raise Refused(f"Class `{names[missing[0]]}` has no training image; leave it out of the names or give it some.")
+    classes = np.split(seeds.class_order(len(names)), tasks)
+    return [seeds.numpy("order", t).permutation(np.flatnonzero(np.isin(labels, c))) for t, c in enumerate(classes)], classes
+
+
+def _numbered(
+    order: np.ndarray,
+    blocks: list[np.ndarray],
+    classes: list[np.ndarray],
+    rows: Batch,
+    names: tuple[str, ...],
+    *,
+    sharp: bool,
+) -> Pass:
+    labels, first = np.unique(rows.y.numpy()[order], return_index=True)
+    original = tuple(int(c) for c in labels[first.argsort()])
+    number = _numbers(original)
+    spec = Spec(
+        classes=len(names),
+        image=(rows.x.shape[1], rows.x.shape[2], rows.x.shape[3]),
+        tasks=tuple(tuple(sorted(number[torch.from_numpy(c)].tolist())) for c in classes),
+        original=original,
+        names=tuple(names[c] for c in original),
+    )
+    ends = tuple(int(e) for e in np.cumsum([len(b) for b in blocks]))
+    return Pass(rows.x, number[rows.y], torch.from_numpy(order), spec, ends, sharp)
+
+
+def _numbers(original: tuple[int, ...]) -> Tensor:
+    number = torch.empty(len(original), dtype=torch.int64)
+    number[list(original)] = torch.arange(len(original))
+    return number
