@@ -1,0 +1,306 @@
+"""A run as one frozen tree of values: its checks, its JSON, its flags and its identity."""
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import torch
+
+from onepass.__about__ import RESULTS_VERSION
+from onepass.augment import Augment, Full, Partial
+from onepass.boundaries import Boundaries, NewClass, Oracle
+from onepass.data import Source
+from onepass.data.cifar import Cifar10, Cifar100
+from onepass.data.digits import Digits
+from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SINGLE_VIEW, Distiller
+from onepass.errors import Refused, unknown
+from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
+from onepass.method import Method
+from onepass.methods import METHODS
+from onepass.nets import PRECISIONS, Custom, Network, ResNet18, resolve_precision
+from onepass.probes import Predictions, Probe
+from onepass.seeds import Seeds
+from onepass.stream import Blurry, Clear, Spec
+from onepass.teachers import EMA, Teacher
+
+OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything a run depends on.  `run(config)` does it; `Config.from_json` and `to_json` keep it."""
+
+    data: Source
+    stream: Clear | Blurry
+    method: Method
+    teacher: Teacher | None = None
+    distill: Distiller | None = None
+    infer: Infer = "student"
+    boundaries: Boundaries | None = None  # None: known where tasks are clear, and not to be asked about where they are not
+    net: Network = ResNet18()
+    optim: Optim = Adam()
+    memory: int = 1000
+    batch_size: int = 10
+    replay_size: int = 64
+    updates: int = 1  # of the network for each batch
+    augment: Augment | None = None  # None: the data's full set
+    full: Augment | None = None  # what "full" means; None: what it means for this data
+    precision: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = "auto"
+    per_class: int | None = None  # training images of each class, the first of the data set; None: all
+    limit: int | None = None  # images of the stream; None: all
+    seed: int = 0
+    name: str = field(default="", metadata=OUTSIDE)  # as the command line calls it; "" is made from the classes
+    device: str = field(default="cpu", metadata=OUTSIDE)
+    probes: tuple[Probe, ...] = field(default=(Predictions(),), metadata=OUTSIDE)
+
+    def __post_init__(self) -> None:
+        for name in "memory", "batch_size", "replay_size", "updates", "per_class", "limit":
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise Refused(f"`{name}={value}` leaves nothing to learn from; take at least 1.")
+        if self.precision != "auto" and self.precision not in PRECISIONS:
+            raise Refused(f"`precision={self.precision}` is not one of auto, {', '.join(PRECISIONS)}.")
+        if not 0 <= self.seed < 2**32:
+            raise Refused(f"`seed={self.seed}` is outside 0 to 2^32 - 1, the seeds numpy's shuffle takes.")
+        try:
+            kind = torch.device(self.device).type
+        except RuntimeError as error:
+            raise Refused(f"`device={self.device}` is not a device torch knows; take cpu, cuda or cuda:0.") from error
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise Refused(f"`device={self.device}` is not there: torch sees no CUDA device; take `cpu`.")
+        check_parts(self.teacher, self.distill, self.infer)
+
+    @property
+    def title(self) -> str:
+        """A short name: the recipe's, or the classes'."""
+        parts = [p for p in (self.method, self.distill, self.teacher) if p is not None]
+        return self.name or "+".join(type(p).__name__.lower() for p in parts[:2])
+
+    @property
+    def folder(self) -> Path:
+        """Where its record lies, below the folder of all runs."""
+        setting = f"{self.data.name}-{type(self.stream).__name__.lower()}"
+        return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
+
+    @property
+    def identity(self) -> str:
+        """Eight hex digits of everything that changes the results.  A field at its default has no part in it, so that a
+        new field leaves old records where they are."""
+        tree = {
+            "results": RESULTS_VERSION,
+            "precision": resolve_precision(self.precision, torch.device(self.device)),
+            "config": {k: v for k, v in to_json(self, defaults=False).items() if k != "precision"},
+            "sources": {str(text): sha256(_file_of(text).read_bytes()).hexdigest() for text in _files(to_json(self))},
+        }
+        return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
+
+    def learner(self, spec: Spec, *, sharp: bool) -> Learner:
+        """A learner for a stream, as this config says."""
+        habits = self.data.habits
+        return Learner(
+            spec,
+            self.method,
+            teacher=self.teacher,
+            distill=self.distill,
+            net=self.net,
+            optim=self.optim,
+            memory=self.memory,
+            replay_size=self.replay_size,
+            augment=self.augment or self.full or habits.full,
+            full=self.full or habits.full,
+            mean=habits.mean,
+            std=habits.std,
+            boundaries=self.boundaries or (Oracle() if sharp else None),
+            updates=self.updates,
+            infer=self.infer,
+            precision=self.precision,
+            device=self.device,
+            seeds=Seeds(self.seed),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return to_json(self)
+
+    @staticmethod
+    def from_json(tree: Mapping[str, Any]) -> "Config":
+        config = build(Config, dict(tree), "config")
+        assert isinstance(config, Config)
+        return config
+
+
+FAMILIES: dict[Any, tuple[type, ...]] = {
+    Source: (Digits, Cifar10, Cifar100),
+    Method: tuple(METHODS.values()),
+    Teacher: (EMA,),
+    Distiller: (MKD,),
+    Boundaries: (Oracle, NewClass),
+    Network: (ResNet18, Custom),
+    Optim: (Adam, SGD),
+    Augment: (Full, Partial),
+    Probe: (Predictions,),
+}
+"""The classes by which a field of each protocol may be named in JSON and on the command line."""
+
+CONSTANTS = {"ALGORITHM_1": ALGORITHM_1, "EQUATION_3": EQUATION_3, "SINGLE_VIEW": SINGLE_VIEW}
+
+# -- to JSON -------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any, *, defaults: bool = True) -> Any:
+    """Dataclasses as objects with their class in `is`; without `defaults`, only what differs from a field's default."""
+    if is_dataclass(value) and not isinstance(value, type):
+        tree: dict[str, Any] = {} if isinstance(value, Config) else {"is": type(value).__name__}
+        for f in fields(value):
+            item = getattr(value, f.name)
+            if defaults or (f.metadata.get("identity", True) and not (f.default is not MISSING and item == f.default)):
+                tree[f.name] = to_json(item, defaults=defaults)
+        return tree
+    if isinstance(value, tuple):
+        return [to_json(v, defaults=defaults) for v in cast(tuple[Any, ...], value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise Refused(f"`{value!r}` cannot be written down, so this config cannot be recorded; give it by name, e.g. `file.py:build`.")
+
+
+def _files(tree: Any) -> Iterator[str]:
+    """Every `file.py:name` in a JSON tree."""
+    if isinstance(tree, str) and ".py:" in tree:
+        yield tree
+    elif isinstance(tree, (dict, list)):
+        for item in cast(Any, tree.values() if isinstance(tree, dict) else tree):
+            yield from _files(item)
+
+
+def _file_of(text: str) -> Path:
+    file = Path(text.partition(":")[0])
+    if not file.is_file():
+        raise Refused(f"There is no file `{file}` (looked for `{file.resolve()}`).")
+    return file
+
+
+# -- from JSON, and from the text of a flag ------------------------------------------------------------------------
+
+
+@cache
+def hints_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def build(hint: Any, value: Any, path: str) -> Any:
+    """A value of the hinted type from JSON or text; `path` is what errors call it."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _build_union(args, value, path)
+    if origin is Literal:
+        if value not in args:
+            raise unknown(f"value of `{path}`", str(value), [str(a) for a in args])
+        return value
+    if origin is tuple:
+        return _build_tuple(args, value, path)
+    if hint is bool:
+        if value in (True, False):
+            return bool(value)
+        if str(value).lower() in ("true", "yes", "1", "false", "no", "0"):
+            return str(value).lower() in ("true", "yes", "1")
+        raise _mistyped(path, value, "true or false")
+    if hint in (int, float):
+        try:
+            if isinstance(value, bool) or (hint is int and isinstance(value, float) and not value.is_integer()):
+                raise ValueError
+            return hint(value)
+        except (TypeError, ValueError):
+            raise _mistyped(path, value, "a whole number" if hint is int else "a number") from None
+    if hint is str:
+        return str(value)
+    return _build_object(hint, value, path)
+
+
+def _build_union(args: tuple[Any, ...], value: Any, path: str) -> Any:
+    if type(None) in args:
+        if value is None or value == "none":
+            return None
+        args = tuple(a for a in args if a is not type(None))
+    if len(args) == 1:
+        return build(args[0], value, path)
+    if all(is_dataclass(a) for a in args):
+        return _build_object(args, value, path)
+    return build(str if str in args else args[0], value, path)
+
+
+def _build_tuple(args: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        if value in CONSTANTS:
+            return CONSTANTS[value]
+        try:
+            value = json.loads(value) if value.startswith("[") else [v for v in value.split(",") if v]
+        except json.JSONDecodeError:
+            raise _mistyped(path, value, "a JSON list") from None
+    if not isinstance(value, (list, tuple)):
+        raise _mistyped(path, value, "a list")
+    items = list(cast(Any, value))
+    if args[-1] is Ellipsis:
+        return tuple(build(args[0], v, path) for v in items)
+    if len(items) != len(args):
+        raise _mistyped(path, value, f"{len(args)} values, separated by commas")
+    return tuple(build(a, v, path) for a, v in zip(args, items, strict=True))
+
+
+def _build_object(hint: Any, value: Any, path: str) -> Any:
+    if hint is Config:
+        kind: type = Config
+        values: dict[str, Any] = dict(value)
+    else:
+        family = hint if isinstance(hint, tuple) else FAMILIES.get(hint, (hint,))
+        known = {k.__name__: k for k in cast(tuple[type, ...], family)}
+        if is_dataclass(value) and type(value) in known.values():
+            return value
+        values = {"is": value} if isinstance(value, str) else dict(cast(Mapping[str, Any], value))
+        name = str(values.pop("is", next(iter(known)) if len(known) == 1 else ""))
+        if name not in known:
+            raise unknown(f"`{path}`", name, known)
+        kind = known[name]
+    hints = hints_of(kind)
+    names = [f.name for f in fields(kind)]
+    for key in values:
+        if key not in names:
+            raise unknown(f"field of `{path}`", key, names)
+    built = {k: build(hints[k], v, f"{path}.{k}" if path != "config" else k) for k, v in values.items()}
+    missing = [f.name for f in fields(kind) if f.name not in built and f.default is MISSING and f.default_factory is MISSING]
+    if missing:
+        raise Refused(f"`{path}` has no `{missing[0]}`, which has no default; give one.")
+    return kind(**built)
+
+
+def _mistyped(path: str, value: Any, wanted: str) -> Refused:
+    return Refused(f"`{path}={value}` is not {wanted}.")
+
+
+# -- fields as flags -----------------------------------------------------------------------------------------------
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any], Any]]:
+    """Every field of the tree as (path, hint, field, value), objects before what is in them."""
+    for f in fields(value):
+        item, hint = getattr(value, f.name), hints_of(type(value))[f.name]
+        yield prefix + f.name, hint, f, item
+        if is_dataclass(item) and not isinstance(item, type):
+            yield from leaves(item, f"{prefix}{f.name}.")
+
+
+def with_field(value: Any, path: str, given: Any, whole: str = "") -> Any:
+    """The tree with one field set, from JSON or text."""
+    whole = whole or path
+    head, _, rest = path.partition(".")
+    if head not in (f.name for f in fields(value)):
+        raise KeyError(path)
+    item = getattr(value, head)
+    if not rest:
+        return replace(value, **{head: build(hints_of(type(value))[head], given, whole)})
+    if not is_dataclass(item):
+        raise KeyError(path)
+    return replace(value, **{head: with_field(item, rest, given, whole)})

@@ -1,0 +1,130 @@
+"""The loop: one stream, one learner, and everything a table may ask for written down."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from onepass.config import Config
+from onepass.errors import Refused
+from onepass.probes import Moment
+from onepass.record import Record, Recorder
+from onepass.seeds import Seeds
+from onepass.stream import Batch, Pass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: images seen of how many, training seconds so far, accuracy on the tasks so far when last measured."""
+
+    samples: int
+    total: int
+    seconds: float
+    accuracy: float | None
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop; it saved where it was."""
+
+
+def prepare(config: Config, data_dir: Path | None = None) -> tuple[Pass, Batch, str]:
+    """The stream of a config, its test images, and the data's fingerprint."""
+    data = config.data.load(data_dir)
+    train = data.train
+    if config.per_class is not None:
+        rows = [(train.y == c).nonzero().squeeze(1)[: config.per_class] for c in range(len(data.names))]
+        index = torch.cat(rows).sort().values
+        train = Batch(train.x[index], train.y[index])
+    stream = config.stream.over(train, data.names, Seeds(config.seed)).cut(config.limit)
+    return stream, Batch(data.test.x, stream.number(data.test.y)), data.fingerprint
+
+
+def run(
+    config: Config,
+    root: Path | str = "runs",
+    *,
+    data_dir: Path | None = None,
+    tell: Callable[[Progress], None] | None = None,
+) -> Record:
+    """Play one stream to one learner.  The same config again returns the finished run, or takes up the broken one."""
+    recorder = Recorder(Path(root), config)
+    if recorder.finished:
+        return recorder.record
+    threads = _recorded_threads(recorder)
+    with _threads(threads), _stoppable() as stop:
+        stream, test, fingerprint = prepare(config, data_dir)
+        learner = config.learner(stream.spec, sharp=stream.sharp)
+        accuracy: float | None = None
+        try:
+            recorder.open(stream, fingerprint, test.y, learner)
+            for batch in stream.batches(config.batch_size, start=learner.clock.samples):
+                began, before = time.perf_counter(), learner.clock.samples
+                recorder.log(learner.clock, learner.observe(batch))
+                after = learner.clock.samples
+                recorder.seconds["train"] += time.perf_counter() - began
+                moment = Moment(before, after, stream.task_ends, last=after == len(stream))
+                due = [probe for probe in config.probes if probe.due(moment)]
+                if due:
+                    began = time.perf_counter()
+                    for probe in due:
+                        recorder.write(learner.clock, probe(learner, stream, test, moment))
+                    accuracy = float(recorder.results.curve()[1][-1])
+                    recorder.seconds["probe"] += time.perf_counter() - began
+                if tell is not None:
+                    tell(Progress(after, len(stream), recorder.seconds["train"], accuracy))
+                if moment.task_end or recorder.save_due or stop.is_set():
+                    recorder.save(learner)
+                if stop.is_set():
+                    raise Interrupted(f"stopped after {after} of {len(stream)} images; saved in {recorder.path}")
+            return recorder.finish(learner)
+        except OSError as error:
+            raise Refused(
+                f"`{recorder.path}` could not be written ({error.strerror}). The last checkpoint is whole: make room and give the "
+                "same command again."
+            ) from error
+        finally:
+            recorder.close()
+
+
+def _recorded_threads(recorder: Recorder) -> int | None:
+    """The threads a broken run was begun with: its bits depend on their number."""
+    try:
+        return int(recorder.record.env["threads"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+@contextmanager
+def _threads(number: int | None) -> Generator[None, None, None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _stoppable() -> Generator[threading.Event, None, None]:
+    """Ctrl-C and SIGTERM are taken between two batches, where a checkpoint can be written.  A second one stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
