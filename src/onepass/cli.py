@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt as error:
-        print(f"onepass: {error or 'interrupted'}", file=sys.stderr)
+        print(f"onepass: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
 
 

@@ -171,6 +171,8 @@ class Learner:
                 f"The images are {tuple(batch.x.shape[1:])} and the network was built for {self.spec.image} (channels, height, "
                 "width); resize them, or declare their size in the stream's `Spec`."
             )
+        if batch.x.dtype != torch.uint8:
+            raise Refused(f"The images are {batch.x.dtype} and the memory keeps bytes; give uint8 from 0 to 255.")
         labels = batch.y.cpu()  # free for a stream that keeps its labels on the host
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.spec.classes:
@@ -287,8 +289,12 @@ class Learner:
             follower.load_state_dict(part(f"follower.{name}."))
         self.memory.load_state_dict(part("memory."))
         moments: dict[int, dict[str, Tensor]] = {}
+        weights = list(self.student.parameters())
         for key, value in part("optimizer.").items():
             index, _, name = key.partition(".")
+            weight = weights[int(index)]
+            if value.shape == weight.shape:  # a fused optimiser takes weights and moments to lie in memory alike
+                value = torch.empty_like(weight, requires_grad=False).copy_(value)
             moments.setdefault(int(index), {})[name] = value
         self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for i, values in enumerate(self.state.values()):

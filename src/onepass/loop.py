@@ -122,7 +122,8 @@ def _stoppable() -> Generator[threading.Event, None, None]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = (n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN)  # as shells have it
+    before = {number: signal.signal(number, ask) for number in heeded}
     try:
         yield stop
     finally:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SLOPE, OFFSET = 4.5, 14.5
-"""The paper's law, lambda = 9/2 log10(alpha) + 29/2 (section "Expressing lambda")."""
+SLOPE, OFFSET, LEAST_ALPHA = 4.5, 14.5, 0.0006
+"""The paper's law, lambda = 9/2 log10(alpha) + 29/2 (section "Expressing lambda"), which is nothing at an alpha of 0.0006."""
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float = 4.0) -> Tensor:
@@ -32,18 +32,17 @@ def lambda_for(alpha: float) -> float:
     if not 0 < alpha <= 1:
         raise ValueError(f"`alpha={alpha}` is not the rate of a moving average; take one in (0, 1].")
     weight = SLOPE * math.log10(alpha) + OFFSET
-    if weight <= 0:
-        least = 10 ** (-OFFSET / SLOPE)
+    if alpha <= LEAST_ALPHA:
         raise ValueError(
-            f"`alpha={alpha}` has no positive weight under the law 4.5 log10(alpha) + 14.5 (it gives {weight:.3g}); "
-            f"take an alpha above {least:.4f}, or give `weight` yourself."
+            f"`alpha={alpha}` has no weight to speak of under the law 4.5 log10(alpha) + 14.5 (it gives {weight:.3g}); "
+            f"take an alpha above {LEAST_ALPHA}, or give `weight` yourself."
         )
     return weight
 
 
 def mkd_loss(
-    student: Tensor | Sequence[Tensor],
-    teacher: Tensor | Sequence[Tensor],
+    student_logits: Tensor | Sequence[Tensor],
+    teacher_logits: Tensor | Sequence[Tensor],
     *,
     alpha: float = 0.01,
     weight: float | None = None,
@@ -54,8 +53,8 @@ def mkd_loss(
     Either side may be a sequence of logits, one for each view: [s(raw), s(aug)] against t(aug) is the paper's
     Algorithm 1, s(aug) against [t(raw), t(aug)] its Equation 3.  `weight=None` takes `lambda_for(alpha)`.
     """
-    students = [student] if isinstance(student, Tensor) else list(student)
-    teachers = [teacher] if isinstance(teacher, Tensor) else list(teacher)
+    students = [student_logits] if isinstance(student_logits, Tensor) else list(student_logits)
+    teachers = [teacher_logits] if isinstance(teacher_logits, Tensor) else list(teacher_logits)
     if len(students) != len(teachers) and 1 not in (len(students), len(teachers)) or not students or not teachers:
         raise ValueError(
             f"{len(students)} views of the student cannot be paired with {len(teachers)} of the teacher; "

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -223,14 +224,14 @@ class Custom:
                 f"This method needs a `{type(classifier).__name__}` classifier and `{self.build_from}` has a "
                 f"`{type(core.classifier).__name__}`; build `classifier` with `onepass.nets.{classifier}.build(features, classes)`."
             )
-        with torch.no_grad():
-            logits = core.eval().classifier(core.features(torch.zeros(2, *spec.image)))  # pyright: ignore[reportCallIssue]
+        with torch.no_grad(), predicting(core):
+            logits = core.classifier(core.features(torch.zeros(2, *spec.image)))  # pyright: ignore[reportCallIssue]
         if logits.shape != (2, spec.classes):
             raise Refused(
                 f"`{self.build_from}` gives logits of shape {tuple(logits.shape)} for 2 images, not (2, {spec.classes}); "
                 f"its classifier must have the {spec.classes} outputs it was asked for."
             )
-        return core.train()
+        return core
 
 
 def build_net(
@@ -255,10 +256,8 @@ def build_net(
 @torch.no_grad()
 def features_of(core: nn.Module, image: tuple[int, int, int]) -> int:
     """How many features a core gives for an image of this shape, found by asking it."""
-    training = core.training
-    with Seeds().scope("features"):
-        h = cast(Core, core.eval()).features(torch.zeros(2, *image))
-    core.train(training)
+    with Seeds().scope("features"), predicting(core):
+        h = cast(Core, core).features(torch.zeros(2, *image))
     if h.dim() != 2 or len(h) != 2:
         raise Refused(f"`features` gave a tensor of shape {tuple(h.shape)} for 2 images; it must give one vector for each.")
     return h.shape[1]
@@ -272,13 +271,15 @@ def load_object(where: str) -> Any:
     file = Path(path).resolve()
     if not file.is_file():
         raise Refused(f"There is no file `{path}` (looked for `{file}`).")
-    spec = importlib.util.spec_from_file_location(f"onepass_user_{file.stem}", file)
+    where_from = blake2b(str(file).encode(), digest_size=4).hexdigest()  # two files may have one name
+    spec = importlib.util.spec_from_file_location(f"onepass_user_{file.stem}_{where_from}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         sys.modules[module.__name__] = module  # where dataclasses look for their own module
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[module.__name__]
         raise Refused(f"`{path}` could not be imported: {type(error).__name__}: {error}.") from error
     if not hasattr(module, name):
         raise Refused(f"`{path}` has no `{name}`.")

@@ -84,6 +84,7 @@ def _pool(
 ) -> dict[int, Outcome]:
     context = multiprocessing.get_context("spawn")
     news: Any = context.Queue()
+    over: Any = context.Event()
     outcomes: dict[int, Outcome] = {}
     workers_ids: set[int] = set()
 
@@ -100,20 +101,21 @@ def _pool(
                 heard(i, event)
 
     with _environment(OMP_NUM_THREADS=str(threads)), _asked_to_stop() as stop:
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(threads, news))
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(threads, news, over))
         futures: dict[int, Future[Outcome]] = {}
         try:
             for i in waiting:
                 futures[i] = pool.submit(_work, i, configs[i], root, data_dir)
-            passed_on = False
+            passed_on = 0
             while len(outcomes) < len(futures):
                 listen(0.2)
-                if stop and not passed_on:
-                    passed_on = True
+                if len(stop) > passed_on:  # asked once, workers save and stop; asked again, they are killed
+                    passed_on = len(stop)
+                    over.set()
                     for future in futures.values():
                         future.cancel()
                     for pid in workers_ids:
-                        _interrupt(pid)
+                        _send(pid, signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
                 for i, future in futures.items():
                     if future.done() and i not in outcomes:
                         outcomes[i] = Interrupted("not begun") if future.cancelled() else _result(future)
@@ -134,16 +136,19 @@ def _result(future: "Future[Outcome]") -> Outcome:
         )
 
 
-def _begin(threads: int, news: Any) -> None:
-    """What a worker does first."""
-    global _news
-    _news = news
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between runs; a run itself takes it to save and stop
+def _begin(threads: int, news: Any, over: Any) -> None:
+    """What a worker does first.  A terminal's Ctrl-C reaches it too, but it waits for the parent's word."""
+    global _news, _over
+    _news, _over = news, over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # between runs; a run itself takes it to save and stop
     torch.set_num_threads(threads)
     news.put((-1, os.getpid()))
 
 
 def _work(i: int, config: Config, root: Path, data_dir: Path | None) -> Outcome:
+    if _over.is_set():
+        return Interrupted("not begun")
     last = 0.0
 
     def tell(progress: Progress) -> None:
@@ -156,6 +161,7 @@ def _work(i: int, config: Config, root: Path, data_dir: Path | None) -> Outcome:
 
 
 _news: Any = None
+_over: Any = None
 
 
 @contextmanager
@@ -192,8 +198,8 @@ def _asked_to_stop() -> Generator[list[bool], None, None]:
             signal.signal(number, handler)
 
 
-def _interrupt(pid: int) -> None:
+def _send(pid: int, number: int) -> None:
     try:
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, number)
     except ProcessLookupError:
         pass

@@ -44,8 +44,8 @@ class View:
 class Out:
     """What a network says of a view; `.features`, `.logits` and `.head(name)` are at least float32, whatever it ran in."""
 
-    def __init__(self, forward: "Forward", hidden: Tensor):
-        self._forward, self._hidden = forward, hidden
+    def __init__(self, forward: "Forward", hidden: Tensor, names: tuple[str, ...]):
+        self._forward, self._hidden, self._names = forward, hidden, names
         self._heads: dict[str, Tensor] = {}
 
     @cached_property
@@ -54,11 +54,11 @@ class Out:
 
     @cached_property
     def logits(self) -> Tensor:
-        return self._forward.apply("logits", self._forward.net.classifier, self._hidden)
+        return self._forward.apply("logits", self._forward.net.classifier, self._hidden, of=self._names)
 
     def head(self, name: str) -> Tensor:
         if name not in self._heads:
-            self._heads[name] = self._forward.apply(name, self._forward.net.heads[name], self._hidden)
+            self._heads[name] = self._forward.apply(name, self._forward.net.heads[name], self._hidden, of=self._names)
         return self._heads[name]
 
 
@@ -89,11 +89,12 @@ class Forward:
         if missing:
             x = missing[0].x if len(missing) == 1 else torch.cat([a.x for a in missing])
             x = x.contiguous(memory_format=torch.channels_last)
-            hidden = self.run(tuple(a.name for a in missing), self.net.features, x)
-            self.calls.append(tuple(a.name for a in missing))
+            names = tuple(a.name for a in missing)
+            hidden = self.run(names, self.net.features, x)
+            self.calls.append(names)
             self.images.append(len(x))
             self._hidden.update(zip(missing, hidden.split([len(a) for a in missing]), strict=True))
-            self._outs[tuple(missing)] = Out(self, hidden)
+            self._outs[tuple(missing)] = Out(self, hidden, names)
         return tuple(self._out(v.atoms) for v in views)
 
     def peek(self, view: View, weights: Mapping[str, Tensor] | None = None, *, running: bool = False) -> Out:
@@ -111,13 +112,13 @@ class Forward:
         parts: list[Tensor] = []
         hidden = self.run((f"peek {view.name}",), look, x)
         self.peeks.append((view.name, len(x)))
-        out = Out(self, hidden)
+        out = Out(self, hidden, (view.name,))
         out.__dict__["logits"] = _wide(parts[1])
         return out
 
-    def apply(self, what: str, module: nn.Module, *inputs: Tensor) -> Tensor:
-        """A further part of the network, on what its body gave."""
-        return _wide(self.run((what,), module, *inputs))
+    def apply(self, what: str, module: nn.Module, *inputs: Tensor, of: tuple[str, ...] = ()) -> Tensor:
+        """A further part of the network, on what its body gave `of` some views."""
+        return _wide(self.run((what, *of), module, *inputs))
 
     def run(self, names: tuple[str, ...], part: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Part of the network, in its precision.  What it draws (dropout) has a generator of its own."""
@@ -134,7 +135,7 @@ class Forward:
 
     def _out(self, atoms: tuple[View, ...]) -> Out:
         if atoms not in self._outs:
-            self._outs[atoms] = Out(self, torch.cat([self._hidden[a] for a in atoms]))
+            self._outs[atoms] = Out(self, torch.cat([self._hidden[a] for a in atoms]), tuple(a.name for a in atoms))
         return self._outs[atoms]
 
 
@@ -192,7 +193,7 @@ class Step:
     @property
     def replay(self) -> Batch:
         if self._replay is None:
-            self._replay = self.memory.draw(self.replay_size, rng=self.random("replay"))
+            self._replay = self.memory.draw(self.replay_size, rng=self._random("draw", "replay"))
         return self._replay
 
     @replay.setter
@@ -211,7 +212,7 @@ class Step:
         """A further draw from memory."""
         name = f"draw{self._draws}"
         self._draws += 1
-        return self.memory.draw(n, rng=self.random(name), classes=classes, replace=replace, name=name)
+        return self.memory.draw(n, rng=self._random("draw", name), classes=classes, replace=replace, name=name)
 
     # -- views --
 
@@ -222,7 +223,7 @@ class Step:
     def aug(self, of: Batch | View, draw: str = "main", using: Augment | None = None) -> View:
         """The images augmented.  Another `draw` is another augmentation."""
         rule = using or self.augment
-        return self._view(of, ("aug", draw, rule), lambda x, y, name: (rule(x, self.random(name)), y))
+        return self._view(of, ("aug", draw, rule), lambda x, y, name: (rule(x, self._random("view", name)), y))
 
     def view(self, of: Batch | View, fn: Transform) -> View:
         """Any other view, from images and labels to images and labels, without chance."""
@@ -230,7 +231,10 @@ class Step:
 
     def random(self, name: str) -> torch.Generator:
         """A generator for whatever else a method draws, on the host."""
-        return self._seeds.torch("step", self._update, name)
+        return self._random("own", name)
+
+    def _random(self, purpose: str, name: str) -> torch.Generator:
+        return self._seeds.torch(purpose, self._update, name)
 
     # -- networks --
 

@@ -24,7 +24,7 @@ class Follower(nn.Module):
         self.statistics = statistics
         self.updates = 0
         for module in self.net.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not own_buffers:
+            if isinstance(module, nn.modules.batchnorm._NormBase) and not own_buffers:
                 module.track_running_stats = False  # in either mode its forwards then leave the buffers alone
         self.train()
 
@@ -38,7 +38,7 @@ class Follower(nn.Module):
         self.net.eval()
         if mode and self.statistics == "batch":
             for module in self.net.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                if isinstance(module, nn.modules.batchnorm._NormBase):
                     module.train()
         return self
 
@@ -93,6 +93,10 @@ class EMA:
             raise ValueError(
                 '`alpha=1` divides by zero in `start="zero"` and in the correction; take `start="copy"` and '
                 "`correction=0`, or an alpha below 1."
+            )
+        if self.start == "debiased" and self.correction:
+            raise ValueError(
+                f'`start="debiased"` needs no `correction={self.correction}`, which is the authors\' own; leave out either.'
             )
 
     def follow(self, student: nn.Module) -> "EMAFollower":
