@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +21,6 @@ from onepass.teachers import EMA
 
 SPEC = Spec(4, (3, 8, 8))
 MODES = [("batch", "own"), ("batch", "student"), ("batch", "average"), ("running", "student"), ("running", "average")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Core(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -50,14 +49,6 @@ ROWS = {  # the table of section 4 of the design; first what the recipes run, by
     "er+mkd, own views, no CE": Row(ER(), MKD(cross_entropy=False), [AUG, OWN_RAW, OWN_AUG], [OWN_AUG], (222, 74), 740),
 }
 WORDS = [name for name in ROWS if "," not in name]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(seed: int, n: int) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,14 +24,6 @@ from onepass.teachers import EMA, Follower
 
 SPEC = Spec(4, (3, 8, 8))
 ALL_PAIRS = {"ALGORITHM_1": ALGORITHM_1, "EQUATION_3": EQUATION_3, "SINGLE_VIEW": SINGLE_VIEW}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(seed: int, n: int = 10) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,14 +24,6 @@ from onepass.stream import Batch, Spec
 from onepass.teachers import EMA
 
 SPEC = Spec(4, (3, 8, 8), tasks=((0, 1), (2, 3)))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Core(nn.Module):
@@ -417,6 +409,53 @@ def test_remember_may_read_and_may_not_forward() -> None:
     make(Late(late=False)).observe(images(2, 10))
     with pytest.raises(RuntimeError, match=r"`raw\(stream\)` after the update"):
         make(Late(late=True)).observe(images(2, 10))
+
+
+# ---- a look that leaves no trace
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_peek_moves_nothing_and_is_no_forward(running: bool) -> None:
+    learner = make()
+    step = begin(learner)
+    kept = {k: v.clone() for k, v in learner.student.state_dict().items()}
+    modes, generator = [m.training for m in learner.student.modules()], torch.get_rng_state()
+    out = step.student.peek(step.aug(step.both), running=running)
+    assert all(torch.equal(v, kept[k]) for k, v in learner.student.state_dict().items())
+    assert [m.training for m in learner.student.modules()] == modes and torch.equal(torch.get_rng_state(), generator)
+    assert not out.features.requires_grad and not out.logits.requires_grad
+    assert step.student.calls == [] and step.student.images == []
+    assert step.student.peeks == [("aug(replay+stream)", 22)]
+    step.student(step.raw(step.stream))
+    step.student(step.aug(step.both))
+    assert len(step.student.calls) == 2, "the view can still be forwarded, in any group"
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_a_peek_sees_what_the_network_sees_in_that_mode(running: bool) -> None:
+    learner = make(precision="fp64")
+    learner.student.core.norm.running_mean.add_(0.1)
+    step = begin(learner)
+    view = step.aug(step.both)
+    out = step.student.peek(view, running=running)
+    learner.student.train(not running)
+    torch.testing.assert_close(out.features, learner.student.features(view.x).detach())
+    torch.testing.assert_close(out.logits, learner.student(view.x).detach())
+
+
+def test_a_peek_with_other_weights_is_the_network_with_these() -> None:
+    learner, other = make(precision="fp64"), make(precision="fp64", seeds=Seeds(1))
+    step = begin(learner)
+    view = step.raw(step.both)
+    weights = {k: p.detach() for k, p in other.student.named_parameters()}
+    torch.testing.assert_close(step.student.peek(view, weights).logits, other.student(view.x).detach())
+    torch.testing.assert_close(step.student.peek(view).logits, learner.student(view.x).detach())
+
+
+def test_a_peek_after_the_step_closed_is_an_error() -> None:
+    step = closed()
+    with pytest.raises(RuntimeError, match="after the update"):
+        step.student.peek(step.raw(step.replay))
 
 
 # ---- replay and further draws

@@ -2,7 +2,7 @@
 
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -17,7 +17,7 @@ from onepass.boundaries import Boundaries, NewClass, Oracle
 from onepass.data import Source
 from onepass.data.cifar import Cifar10, Cifar100
 from onepass.data.digits import Digits
-from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SINGLE_VIEW, Distiller
+from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SDP, SINGLE_VIEW, Distiller, Warm
 from onepass.errors import Refused, unknown
 from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
 from onepass.method import Method
@@ -26,7 +26,7 @@ from onepass.nets import PRECISIONS, Custom, Network, ResNet18, resolve_precisio
 from onepass.probes import Predictions, Probe
 from onepass.seeds import Seeds
 from onepass.stream import Blurry, Clear, Spec
-from onepass.teachers import EMA, Teacher
+from onepass.teachers import EMA, HypoExponential, Snapshot, Teacher
 
 OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
 
@@ -67,12 +67,11 @@ class Config:
             raise Refused(f"`precision={self.precision}` is not one of auto, {', '.join(PRECISIONS)}.")
         if not 0 <= self.seed < 2**32:
             raise Refused(f"`seed={self.seed}` is outside 0 to 2^32 - 1, the seeds numpy's shuffle takes.")
-        try:
-            kind = torch.device(self.device).type
-        except RuntimeError as error:
-            raise Refused(f"`device={self.device}` is not a device torch knows; take cpu, cuda or cuda:0.") from error
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise Refused(f"`device={self.device}` is not there: torch sees no CUDA device; take `cpu`.")
+        if self.device != "cpu":
+            try:
+                torch.ones(1, device=self.device).item()
+            except Exception as error:  # each backend has its own
+                raise Refused(f"`device={self.device}` cannot be computed on here ({error}); take cpu, cuda or cuda:0.") from error
         check_parts(self.teacher, self.distill, self.infer)
 
     @property
@@ -97,10 +96,17 @@ class Config:
             "config": {k: v for k, v in to_json(self, defaults=False).items() if k != "precision"},
             "sources": {str(text): sha256(_file_of(text).read_bytes()).hexdigest() for text in _files(to_json(self))},
         }
-        return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
+        return sha256(json.dumps(_canonical(tree), sort_keys=True).encode()).hexdigest()[:8]
 
     def learner(self, spec: Spec, *, sharp: bool) -> Learner:
         """A learner for a stream, as this config says."""
+        for part in self.method, self.teacher:
+            reason = getattr(part, "needs_tasks", "")
+            if reason and not sharp and self.boundaries is None:
+                raise Refused(
+                    f"`{type(part).__name__}` cannot be run on a `Blurry` stream, which does not say where tasks begin: {reason}. "
+                    "Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the paper's for OCM."
+                )
         habits = self.data.habits
         return Learner(
             spec,
@@ -136,8 +142,8 @@ class Config:
 FAMILIES: dict[Any, tuple[type, ...]] = {
     Source: (Digits, Cifar10, Cifar100),
     Method: tuple(METHODS.values()),
-    Teacher: (EMA,),
-    Distiller: (MKD,),
+    Teacher: (EMA, HypoExponential, Snapshot),
+    Distiller: (MKD, SDP, Warm),
     Boundaries: (Oracle, NewClass),
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
@@ -165,6 +171,15 @@ def to_json(value: Any, *, defaults: bool = True) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise Refused(f"`{value!r}` cannot be written down, so this config cannot be recorded; give it by name, e.g. `file.py:build`.")
+
+
+def _canonical(tree: Any) -> Any:
+    """A JSON tree in which 500 and 500.0 are the same."""
+    if isinstance(tree, dict):
+        return {k: _canonical(v) for k, v in cast(dict[str, Any], tree).items()}
+    if isinstance(tree, list):
+        return [_canonical(v) for v in cast(list[Any], tree)]
+    return float(tree) if isinstance(tree, int) and not isinstance(tree, bool) else tree
 
 
 def _files(tree: Any) -> Iterator[str]:
@@ -216,7 +231,9 @@ def build(hint: Any, value: Any, path: str) -> Any:
         except (TypeError, ValueError):
             raise _mistyped(path, value, "a whole number" if hint is int else "a number") from None
     if hint is str:
-        return str(value)
+        if not isinstance(value, str):
+            raise _mistyped(path, value, "text")
+        return value
     return _build_object(hint, value, path)
 
 
@@ -234,10 +251,14 @@ def _build_union(args: tuple[Any, ...], value: Any, path: str) -> Any:
 
 def _build_tuple(args: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
     if isinstance(value, str):
-        if value in CONSTANTS:
-            return CONSTANTS[value]
         try:
-            value = json.loads(value) if value.startswith("[") else [v for v in value.split(",") if v]
+            value = (
+                CONSTANTS[value]
+                if value in CONSTANTS
+                else json.loads(value)
+                if value.startswith("[")
+                else [v for v in value.split(",") if v]
+            )
         except json.JSONDecodeError:
             raise _mistyped(path, value, "a JSON list") from None
     if not isinstance(value, (list, tuple)):
@@ -259,7 +280,9 @@ def _build_object(hint: Any, value: Any, path: str) -> Any:
         known = {k.__name__: k for k in cast(tuple[type, ...], family)}
         if is_dataclass(value) and type(value) in known.values():
             return value
-        values = {"is": value} if isinstance(value, str) else dict(cast(Mapping[str, Any], value))
+        if not isinstance(value, (str, dict)):
+            raise _mistyped(path, value, f"one of {', '.join(known)}, by its name or as an object")
+        values = {"is": value} if isinstance(value, str) else dict(cast(dict[str, Any], value))
         name = str(values.pop("is", next(iter(known)) if len(known) == 1 else ""))
         if name not in known:
             raise unknown(f"`{path}`", name, known)
@@ -273,7 +296,17 @@ def _build_object(hint: Any, value: Any, path: str) -> Any:
     missing = [f.name for f in fields(kind) if f.name not in built and f.default is MISSING and f.default_factory is MISSING]
     if missing:
         raise Refused(f"`{path}` has no `{missing[0]}`, which has no default; give one.")
-    return kind(**built)
+    return _made(lambda: kind(**built))
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """A value of which the inner ring, which knows no `Refused`, may say that it makes no sense."""
+    try:
+        return make()
+    except Refused:
+        raise
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def _mistyped(path: str, value: Any, wanted: str) -> Refused:
@@ -300,7 +333,9 @@ def with_field(value: Any, path: str, given: Any, whole: str = "") -> Any:
         raise KeyError(path)
     item = getattr(value, head)
     if not rest:
-        return replace(value, **{head: build(hints_of(type(value))[head], given, whole)})
+        item = build(hints_of(type(value))[head], given, whole)
+        return _made(lambda: replace(value, **{head: item}))
     if not is_dataclass(item):
         raise KeyError(path)
-    return replace(value, **{head: with_field(item, rest, given, whole)})
+    inner = with_field(item, rest, given, whole)
+    return _made(lambda: replace(value, **{head: inner}))

@@ -11,6 +11,7 @@ from onepass.augment import Augment, Full
 from onepass.boundaries import Boundaries
 from onepass.distill import Distiller
 from onepass.errors import Refused
+from onepass.losses import lambda_for
 from onepass.memory import Memory
 from onepass.method import Method
 from onepass.nets import PRECISIONS, Net, Network, ResNet18, build_net, low_precision, predicting, resolve_precision
@@ -293,13 +294,12 @@ class Learner:
         for key, value in part("optimizer.").items():
             index, _, name = key.partition(".")
             weight = weights[int(index)]
-            if value.shape == weight.shape:  # a fused optimiser takes weights and moments to lie in memory alike
-                value = torch.empty_like(weight, requires_grad=False).copy_(value)
-            moments.setdefault(int(index), {})[name] = value
+            mine = torch.empty_like(weight if value.shape == weight.shape else value, requires_grad=False)
+            moments.setdefault(int(index), {})[name] = mine.copy_(value)  # weights and moments must lie in memory alike
         self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for i, values in enumerate(self.state.values()):
             for name, value in part(f"state.{i}.").items():
-                values[name] = value.to(self.device)
+                values[name] = value.to(self.device, copy=True)
         if self.precision == "fp16":
             scaler = {k: v.item() for k, v in part("scaler.").items()}
             whole = {k: int(scaler[k]) for k in ("growth_interval", "_growth_tracker")}
@@ -319,8 +319,13 @@ def check_parts(teacher: Teacher | None, distill: Distiller | None, infer: str) 
         )
     if teacher is None and infer != "student":
         raise Refused(f"`infer={infer}` needs a teacher and there is none; add one, or take `infer=student`.")
-    weight = getattr(distill, "weight", 0.0)
-    if weight is None and getattr(teacher, "alpha", None) is None:
+    weight, alpha = getattr(distill, "weight", 0.0), getattr(teacher, "alpha", None)
+    if weight is None and alpha is not None:
+        try:
+            lambda_for(alpha)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+    if weight is None and alpha is None:
         raise Refused(
             f"`{type(teacher).__name__}` has no `alpha` for the law of lambda; give `{type(distill).__name__}` a `weight`."
         )

@@ -62,18 +62,19 @@ def run(
         accuracy: float | None = None
         try:
             recorder.open(stream, fingerprint, test.y, learner)
+            probes = recorder.probes
             for batch in stream.batches(config.batch_size, start=learner.clock.samples):
                 began, before = time.perf_counter(), learner.clock.samples
                 recorder.log(learner.clock, learner.observe(batch))
                 after = learner.clock.samples
                 recorder.seconds["train"] += time.perf_counter() - began
                 moment = Moment(before, after, stream.task_ends, last=after == len(stream))
-                due = [probe for probe in config.probes if probe.due(moment)]
+                due = [probe for probe in probes if probe.due(moment)]
                 if due:
                     began = time.perf_counter()
                     for probe in due:
                         recorder.write(learner.clock, probe(learner, stream, test, moment))
-                    accuracy = float(recorder.results.curve()[1][-1])
+                    accuracy = recorder.results.latest()
                     recorder.seconds["probe"] += time.perf_counter() - began
                 if tell is not None:
                     tell(Progress(after, len(stream), recorder.seconds["train"], accuracy))

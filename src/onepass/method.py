@@ -28,6 +28,9 @@ class Method(ABC):
     teachers: ClassVar[Mapping[str, Teacher]] = {}
     """Networks the method itself follows the student with: `step.net(name)`."""
 
+    needs_tasks: ClassVar[str] = ""
+    """Why it must be told where tasks begin, if it must: what is said where a stream has none."""
+
     def state(self, spec: Spec) -> dict[str, Tensor]:
         """What changes over steps, at its start: `step.state[self]`.  It is checkpointed for you."""
         return {}

@@ -23,6 +23,7 @@ from onepass.__about__ import RESULTS_VERSION, __version__
 from onepass.config import Config
 from onepass.errors import Refused
 from onepass.learner import Clock, Learner
+from onepass.probes import Probe
 from onepass.stream import Pass
 
 
@@ -58,6 +59,11 @@ class Results:
                 points[int(t)] = metrics.average_accuracy(matrix[0])
         return np.array(sorted(points), dtype=np.int64), np.array([points[t] for t in sorted(points)])
 
+    def latest(self) -> float | None:
+        """The accuracy on the tasks so far when last measured."""
+        accuracy = self.curve()[1]
+        return float(accuracy[-1]) if len(accuracy) else None
+
     def confusion(self, which: str | None = None) -> np.ndarray:
         """(true, predicted) counts at the end, in training order."""
         _, predictions = self.at(f"task/{which or self.stream['infer']}")
@@ -65,6 +71,8 @@ class Results:
 
     def summary(self) -> dict[str, float]:
         """The numbers of a finished run."""
+        if not len(self.at(f"task/{self.stream['infer']}")[0]):
+            return {}  # nothing was asked of it
         matrix = self.matrix()
         last = self.at(f"task/{self.stream['infer']}")[1][-1]
         out = {
@@ -100,6 +108,14 @@ class Record:
         return _read_json(self.path / "done.json") if (self.path / "done.json").is_file() else None
 
     @property
+    def summary(self) -> dict[str, float]:
+        """The numbers of a finished run; nan where there was nothing to measure."""
+        numbers = (self.done or {}).get("summary", {})
+        return {"accuracy": float("nan"), "backward_transfer": float("nan")} | {
+            k: float("nan") if v is None else v for k, v in numbers.items()
+        }
+
+    @property
     def log(self) -> list[dict[str, float]]:
         file = self.path / "log.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
@@ -111,7 +127,7 @@ class Record:
 
     @property
     def title(self) -> str:
-        return self.path.parent.parent.name
+        return self.path.resolve().parts[-3]
 
     @property
     def seed(self) -> int:
@@ -138,10 +154,10 @@ class Records(list[Record]):
         for record in self:
             done = record.done
             if done is not None:
-                setting, title, memory, _ = record.path.parts[-4:]
+                setting, title, memory, _ = record.path.resolve().parts[-4:]
                 rows.append(
                     {"setting": setting, "method": title, "memory": int(memory[1:]), "seed": record.seed}
-                    | done["summary"]
+                    | record.summary
                     | {k: done[k] for k in ("seconds", "images_per_second")}
                     | {"path": str(record.path)}
                 )
@@ -182,7 +198,19 @@ class Recorder:
 
     @property
     def finished(self) -> bool:
-        return (self.path / "done.json").is_file()
+        """Whether it has ended, and was asked then all that is asked now; if not all, it has to be done again."""
+        return (self.path / "done.json").is_file() and self._asked
+
+    @property
+    def _asked(self) -> bool:
+        """Whether the probes of the run that is there are those of now, and perhaps more."""
+        there = self.record.config["config"]["probes"]
+        return all(probe in there for probe in self.config.to_json()["probes"])
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """What the run that is there is asked: at least what is asked now."""
+        return Config.from_json(self.record.config["config"]).probes
 
     @property
     def _checkpoint(self) -> Path:
@@ -207,9 +235,11 @@ class Recorder:
             "data": fingerprint,
         }
         self._y = test_labels.numpy().astype(np.int16)
-        if self._checkpoint.is_file():
+        if self._checkpoint.is_file() and self._asked:
             self._restore(learner)
         else:
+            for name in "done.json", "model.safetensors", "checkpoint.safetensors":
+                (self.path / name).unlink(missing_ok=True)
             self._reset(0)
             write_json(self.path / "stream.json", self._stream)
             write_json(self.path / "env.json", environment(learner))
@@ -319,31 +349,27 @@ class Recorder:
         return time.monotonic() - self._last_save > max(60.0, 50 * self._save_cost)
 
     def save(self, learner: Learner) -> None:
-        from safetensors.torch import save_file
-
         began = time.monotonic()
         self.flush(learner.clock)
         sync(self.path / "log.jsonl")
         meta = {"identity": self.config.identity, "log_bytes": self._log_bytes, "seconds": self.seconds}
         state = {k: v.detach().contiguous() for k, v in learner.state_dict().items()}
         with aside(self._checkpoint) as file:
-            save_file(state, file.name, metadata={"onepass": json.dumps(meta)})
+            _save_tensors(state, file.name, {"onepass": json.dumps(meta)})
         self._last_save = time.monotonic()
         self._save_cost = self._last_save - began
         self.seconds["save"] += self._save_cost
 
     def finish(self, learner: Learner) -> Record:
         """The end: what was measured, and the network that predicts."""
-        from safetensors.torch import save_file
-
         self.flush(learner.clock)
         net = {k: v.detach().contiguous().cpu() for k, v in learner.network().state_dict().items()}
         meta = {"config": json.dumps(self.config.to_json()), "stream": json.dumps(self._stream)}
         with aside(self.path / "model.safetensors") as file:
-            save_file(net, file.name, metadata=meta)
+            _save_tensors(net, file.name, meta)
         seconds = {k: round(v, 3) for k, v in self.seconds.items()}
         done = {
-            "summary": self.results.summary(),
+            "summary": {k: v if np.isfinite(v) else None for k, v in self.results.summary().items()},
             "seconds": round(sum(self.seconds.values()), 3),
             "seconds_of": seconds,
             "images_per_second": round(learner.clock.samples / max(self.seconds["train"], 1e-9), 2),
@@ -376,14 +402,25 @@ class aside:
         return self.file
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.file.close()
-        if kind is not None:
+        try:
+            self.file.close()
+            if kind is None:
+                sync(self.temporary)
+                os.replace(self.temporary, self.path)
+                if os.name == "posix":
+                    sync(self.path.parent)
+        finally:
             self.temporary.unlink(missing_ok=True)
-            return
-        sync(self.temporary)
-        os.replace(self.temporary, self.path)
-        if os.name == "posix":
-            sync(self.path.parent)
+
+
+def _save_tensors(tensors: dict[str, Tensor], name: str, meta: dict[str, str]) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, name, metadata=meta)
+    except SafetensorError as error:  # a full disk, most likely
+        raise OSError(None, str(error)) from error
 
 
 def sync(path: Path) -> None:
@@ -396,7 +433,7 @@ def sync(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     with aside(path) as file:
-        file.write(json.dumps(value, indent=1).encode() + b"\n")
+        file.write(json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -189,6 +189,8 @@ class HypoExponentialFollower(Follower):
 @dataclass(frozen=True)
 class Snapshot:
     """The student as it was at the last task boundary; nothing to teach before the first."""
+
+    needs_tasks: ClassVar[str] = "it is the student at the end of a task"
 
     statistics: Literal["batch", "running"] = "batch"
 

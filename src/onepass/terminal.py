@@ -77,7 +77,7 @@ class Live:
             return "waiting", "", "", ""
         if isinstance(state, Record):
             done = state.done or {}
-            return "done", f"{done['images_per_second']:.0f} images/s", "", f"{100 * done['summary']['accuracy']:.1f} %"
+            return "done", f"{done['images_per_second']:.0f} images/s", "", f"{100 * state.summary['accuracy']:.1f} %"
         if not isinstance(state, Progress):
             return ("stopped" if isinstance(state, Interrupted) else "failed"), "", "", ""
         wall, first = self.began[i]
@@ -138,8 +138,8 @@ def summary_table(by_title: Mapping[str, Sequence[Record]]) -> str:
     rows = [["method", "accuracy", "std", "backward transfer", "images/s", "seconds", "seeds"]]
     for title, group in by_title.items():
         done = [record.done or {} for record in group]
-        accuracy, std = metrics.mean_std([100 * d["summary"]["accuracy"] for d in done])
-        transfer, _ = metrics.mean_std([100 * d["summary"]["backward_transfer"] for d in done])
+        accuracy, std = metrics.mean_std([100 * r.summary["accuracy"] for r in group])
+        transfer, _ = metrics.mean_std([100 * r.summary["backward_transfer"] for r in group])
         speed, _ = metrics.mean_std([d["images_per_second"] for d in done])
         seconds, _ = metrics.mean_std([d["seconds"] for d in done])
         cells = [_number(accuracy), _number(std), _number(transfer), f"{speed:.0f}", _number(seconds), str(len(done))]
@@ -155,6 +155,9 @@ def draw(config: Config, by_title: Mapping[str, Sequence[Record]], root: Path) -
     """Accuracy along the stream of each method, and their confusion matrices side by side."""
     from onepass import figures
 
+    by_title = {t: kept for t, group in by_title.items() if (kept := [r for r in group if r.results.latest() is not None])}
+    if not by_title:
+        return []
     first = next(iter(by_title.values()))[0]
     stream = first.results.stream
     setting = config.folder.parts[0]
@@ -177,7 +180,7 @@ def listing(found: Sequence[Record]) -> str:
     rows = [["run", "accuracy", "state", "MiB"]]
     for record in found:
         done = record.done
-        accuracy = "" if done is None else _number(100 * done["summary"]["accuracy"])
+        accuracy = "" if done is None else _number(100 * record.summary["accuracy"])
         rows.append([str(record.path), accuracy, "unfinished" if done is None else "done", f"{record.bytes / 2**20:.1f}"])
     total = sum(record.bytes for record in found) / 2**20
     return f"{table(rows)}\n\n{len(found)} runs, {total:.1f} MiB"

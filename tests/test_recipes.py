@@ -1,0 +1,196 @@
+"""The recipes: each number against the paper and the authors' files, and the words that name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onepass.augment import Full
+from onepass.config import Config
+from onepass.data import source
+from onepass.data.digits import CROPS, Digits
+from onepass.distill import ALGORITHM_1, MKD
+from onepass.errors import Refused
+from onepass.learner import SGD, Adam
+from onepass.losses import lambda_for
+from onepass.methods.er import ER
+from onepass.nets import ResNet18
+from onepass.probes import Predictions
+from onepass.recipes import recipe
+from onepass.stream import Blurry, Clear
+from onepass.teachers import EMA
+
+DIGITS, CIFAR10, CIFAR100 = Digits(), source("cifar10"), source("cifar100")
+
+
+def refusal(act: Callable[[], object]) -> str:
+    with pytest.raises(Refused) as error:
+        act()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# ---- the paper's
+
+
+@pytest.mark.parametrize("family", ["default", "published"])
+@pytest.mark.parametrize("word", ["er", "er+mkd"])
+@pytest.mark.parametrize(("data", "tasks", "memory"), [(CIFAR10, 5, 1000), (CIFAR100, 10, 5000)], ids=["cifar10", "cifar100"])
+def test_what_all_runs_of_the_paper_share(data: Any, tasks: int, memory: int, word: str, family: Any) -> None:
+    config = recipe(word, data, family=family)
+    assert config.method == ER() and config.optim == Adam(lr=5e-4, betas=(0.9, 0.999), weight_decay=0.0, decoupled=False)
+    assert (config.batch_size, config.replay_size, config.updates) == (10, 64, 1)
+    assert config.net == ResNet18(width=64, stem="small")
+    assert config.stream == Clear(tasks) and config.memory == memory
+    assert config.augment == config.full == Full(scale=(0.2, 1.0), flip=0.5)
+    assert config.boundaries is None and config.limit is None and config.per_class is None
+
+
+def test_er_has_no_teacher_and_predicts_by_its_student() -> None:
+    config = recipe("er", CIFAR100)
+    assert (config.teacher, config.distill, config.infer) == (None, None, "student")
+
+
+def test_mkd_has_the_papers_alpha_lambda_and_temperature() -> None:
+    config = recipe("er+mkd", CIFAR100)
+    assert config.teacher == EMA(alpha=0.01, start="copy", statistics="batch", buffers="own", correction=0)
+    assert config.infer == "average"
+    assert isinstance(config.distill, MKD) and isinstance(config.teacher, EMA)
+    assert config.distill.temperature == 4.0 and config.distill.pairs == ALGORITHM_1
+    assert config.distill.weight is None and lambda_for(config.teacher.alpha) == pytest.approx(5.5)
+
+
+def test_er_is_not_charged_its_cross_entropy_twice_and_shares_its_views() -> None:
+    distill = recipe("er+mkd", CIFAR100).distill
+    assert isinstance(distill, MKD) and not distill.cross_entropy and distill.draw == "main"
+
+
+def test_mkd_adds_a_teacher_a_distiller_and_nothing_else() -> None:
+    base, more = recipe("er", CIFAR100, seed=2), recipe("er+mkd", CIFAR100, seed=2)
+    assert replace(more, teacher=None, distill=None, infer="student", name="er") == base
+
+
+def test_published_starts_the_teacher_near_zero_and_corrects_every_ten_updates() -> None:
+    config = recipe("er+mkd", CIFAR100, family="published")
+    assert config.teacher == EMA(alpha=0.01, start="zero", statistics="batch", buffers="own", correction=10)
+    assert config.distill == recipe("er+mkd", CIFAR100).distill and config.infer == "average"
+
+
+def test_published_er_is_in_single_precision_and_a_default_one_as_the_machine_is_best() -> None:
+    assert recipe("er", CIFAR100, family="published").precision == "fp32"
+    assert recipe("er+mkd", CIFAR100, family="published").precision == "fp32"  # fp16 is a GPU's affair
+    assert recipe("er", CIFAR100).precision == recipe("er+mkd", CIFAR100).precision == "auto"
+
+
+def test_published_er_differs_from_the_default_in_precision_and_name_alone() -> None:
+    published = recipe("er", CIFAR100, family="published")
+    assert replace(published, precision="auto", name="er") == recipe("er", CIFAR100)
+
+
+def test_families_do_not_share_a_folder() -> None:
+    folders = {recipe(word, DIGITS, family=family).folder for word in ("er", "er+mkd") for family in ("default", "published")}
+    assert len(folders) == 4
+    titles = [recipe(word, DIGITS, family="published").title for word in ("er", "er+mkd")]
+    assert titles == ["er-published", "er+mkd-published"]
+
+
+# ---- blurry
+
+
+@pytest.mark.parametrize("family", ["default", "published"])
+def test_blurry_streams_have_the_papers_scale_and_change_nothing_else(family: Any) -> None:
+    for word in "er", "er+mkd":
+        config = recipe(word, CIFAR100, stream="blurry", family=family)
+        assert config.stream == Blurry(10, 500.0)
+        assert replace(config, stream=Clear(10)) == recipe(word, CIFAR100, family=family)
+
+
+# ---- digits
+
+
+@pytest.mark.parametrize("family", ["default", "published"])
+@pytest.mark.parametrize("word", ["er", "er+mkd"])
+def test_digits_have_their_own_setting(word: str, family: Any) -> None:
+    config = recipe(word, DIGITS, family=family)
+    assert config.stream == Clear(5) and config.memory == 20
+    assert (config.batch_size, config.replay_size) == (2, 20) and config.net == ResNet18(width=20)
+    assert config.augment == config.full == CROPS and CROPS.flip == 0  # a digit must not be mirrored
+    assert config.probes == (Predictions(every=48),)
+    assert recipe(word, DIGITS, stream="blurry", family=family).stream == Blurry(5, 30.0)
+
+
+def test_digits_have_a_faster_teacher_with_lambda_by_the_law() -> None:
+    config = recipe("er+mkd", DIGITS)
+    assert config.teacher == EMA(alpha=0.05)
+    assert isinstance(config.distill, MKD) and config.distill.weight is None
+    assert recipe("er+mkd", DIGITS, family="published").teacher == EMA(alpha=0.05, start="zero", correction=10)
+
+
+# ---- what is given
+
+
+def test_what_is_given_is_taken() -> None:
+    config = recipe("er+mkd", DIGITS, memory=7, tasks=2, seed=4, device="cpu:0")
+    assert (config.memory, config.stream, config.seed, config.device) == (7, Clear(2), 4, "cpu:0")
+    assert recipe("er", DIGITS, tasks=2, stream="blurry").stream == Blurry(2, 30.0)
+
+
+def test_a_title_is_the_word() -> None:
+    assert recipe("er+mkd", DIGITS).title == "er+mkd"
+    assert Config(data=DIGITS, stream=Clear(5), method=ER(), teacher=EMA(), distill=MKD(), infer="average").title == "er+mkd"
+    assert Config(data=DIGITS, stream=Clear(5), method=ER(), optim=SGD()).title == "er"
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_memory_of_nothing_is_refused_not_taken_for_the_default(value: int) -> None:
+    assert f"memory={value}" in refusal(lambda: recipe("er", DIGITS, memory=value))
+
+
+@pytest.mark.parametrize("tasks", [0, 3])
+def test_tasks_are_given_on_not_replaced(tasks: int) -> None:
+    assert recipe("er", DIGITS, tasks=tasks).stream == Clear(tasks)  # the stream refuses them
+
+
+# ---- words that mean nothing
+
+
+@pytest.mark.parametrize(
+    ("word", "wrong", "right"),
+    [
+        ("err", "err", "er"),
+        ("re", "re", "er"),
+        ("", "", "er"),
+        ("mkd+er", "mkd", "er"),
+        ("ER", "ER", "er"),
+        ("er+mdk", "mdk", "mkd"),
+        ("er+", "", "mkd"),
+        ("er+MKD", "MKD", "mkd"),
+    ],
+)
+def test_an_unknown_word_is_refused_with_what_there_is(word: str, wrong: str, right: str) -> None:
+    said = refusal(lambda: recipe(word, DIGITS))
+    assert f"`{wrong}`" in said and re.search(rf"\b{re.escape(right)}\b", said.replace(f"`{wrong}`", ""))
+
+
+def test_an_unknown_family_or_stream_is_refused_with_the_nearest() -> None:
+    family: Any = "publishd"
+    assert "`publishd`; did you mean `published`" in refusal(lambda: recipe("er", DIGITS, family=family))
+    stream: Any = "blury"
+    assert "`blury`; did you mean `blurry`" in refusal(lambda: recipe("er", DIGITS, stream=stream))
+
+
+@pytest.mark.parametrize("word", ["er+mkd+mkd", "er+mkd+other", "er+other+mkd"])
+def test_two_suffixes_are_refused_with_what_they_mean(word: str) -> None:
+    said = refusal(lambda: recipe(word, DIGITS))
+    assert "two suffixes" in said and f"`{word}`" in said and "+mkd distils" in said
+
+
+def test_every_data_set_has_a_recipe_that_can_be_recorded() -> None:
+    for data in DIGITS, CIFAR10, CIFAR100:
+        for word in "er", "er+mkd":
+            config = recipe(word, data)
+            assert Config.from_json(config.to_json()) == config
