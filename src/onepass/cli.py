@@ -3,9 +3,11 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onepass.__about__ import __version__
 from onepass.errors import Refused, unknown
@@ -120,21 +122,12 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
     return results(configs, outcomes, known.runs)
 
 
+@dataclass(frozen=True)
 class Plan:
-    """A config, and where each of its values came from."""
+    """A config, and where those of its values came from that are neither the recipe's nor a default."""
 
-    def __init__(self, config: "Config"):
-        self.config, self.sources = config, dict[str, str]()
-
-    def set(self, path: str, value: Any, source: str) -> bool:
-        from onepass.config import with_field
-
-        try:
-            self.config = with_field(self.config, path, value)
-        except KeyError:
-            return False
-        self.sources[path] = source
-        return True
+    config: "Config"
+    sources: dict[str, str]
 
 
 def _flags(rest: list[str]) -> dict[str, str]:
@@ -147,7 +140,7 @@ def _flags(rest: list[str]) -> dict[str, str]:
             raise Refused(f"`{word}` is not a flag; flags begin with `--`, and methods come before them.")
         name, equals, value = word[2:].partition("=")
         if not equals:
-            if not words:
+            if not words or words[0].startswith("--"):
                 raise Refused(f"`{word}` needs a value.")
             value = words.pop(0)
         flags[name.replace("-", "_")] = value
@@ -155,8 +148,8 @@ def _flags(rest: list[str]) -> dict[str, str]:
 
 
 def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -> list[Plan]:
-    """The configs that were asked for: recipe, then --config, then flags."""
-    from onepass.config import Config, build
+    """The configs that were asked for: the recipe, then --config, then flags."""
+    from onepass.config import Config, build, to_json, with_fields
     from onepass.data import source
     from onepass.recipes import recipe
 
@@ -164,47 +157,52 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
     whole = "method" in tree and "data" in tree
     if not words and not whole:
         raise Refused(f"Nothing to run; name a method, e.g. `onepass run {WORDS}`.")
+    if whole:
+        for word in (*words, *(f"--{n}" for n in ("data", "stream", "recipe") if getattr(known, n) is not None)):
+            raise Refused(f"`{known.config}` is a whole config, with its own method, data and stream; leave out `{word}`.")
+    if known.workers is not None and known.workers < 1:
+        raise Refused(f"`--workers {known.workers}` would run nothing; take at least 1.")
     seeds: list[int | None] = [build(int, s, "seeds") for s in known.seeds or ()] or [None]
     given = {k: v for k in ("memory", "precision", "limit", "device", "net") if (v := getattr(known, k)) is not None}
-    if "net" in given and ".py:" in given["net"]:
+    if known.tasks is not None:
+        given["stream.tasks"] = known.tasks
+    if ".py:" in given.get("net", ""):
         given["net"] = {"is": "Custom", "build_from": given["net"]}
-    plans: list[Plan] = []
-    for word in words or [None]:
-        for seed in seeds:
-            if word is None or whole:
-                plan = Plan(Config.from_json(tree))
-                if word is not None:
-                    raise Refused(f"`{known.config}` is a whole config, method and all; leave out `{word}`.")
-            else:
-                plan = Plan(
-                    recipe(
-                        word,
-                        source(known.data or "digits"),
-                        memory=None if known.memory is None else build(int, known.memory, "memory"),
-                        stream=known.stream or "clear",
-                        tasks=None if known.tasks is None else build(int, known.tasks, "tasks"),
-                        family=known.recipe or "default",
-                        seed=seed or 0,
-                        device=known.device or "cpu",
-                    )
-                )
-                for path, value in _leaves(tree):
-                    if not plan.set(path, value, str(known.config)):
-                        raise _no_field(path, [plan])
-            for path, value in given.items():
-                plan.set(path, value, "flag")
-            if seed is not None:
-                plan.set("seed", seed, "flag")
-            if known.stream is not None:
-                plan.sources["stream"] = "flag"
-            if known.tasks is not None:
-                plan.set("stream.tasks", known.tasks, "flag")
-            plans.append(plan)
-    for path, value in flags.items():
-        taken = [plan.set(path, value, "flag") for plan in plans]
-        if not any(taken):
-            raise _no_field(path, plans)
-    return plans
+    given |= flags
+    plans: dict[str, Plan] = {}
+    wrong = dict.fromkeys(given, 0) | dict.fromkeys((leaves := {} if whole else dict(_leaves(tree))), 0)
+    asked = [(word, seed) for word in words or [None] for seed in seeds]
+    for word, seed in asked:
+        sources: dict[str, str] = {}
+        mine = given if seed is None else given | {"seed": seed}
+        if word is None:
+            config = Config.from_json(tree)
+        else:
+            config = recipe(
+                word,
+                source(known.data or "digits"),
+                memory=None if known.memory is None else build(int, known.memory, "memory"),
+                stream=cast(Any, (known.stream or "clear").lower()),
+                tasks=None if known.tasks is None else build(int, known.tasks, "tasks"),
+                family=known.recipe or "default",
+                seed=seed or 0,
+                device=known.device or "cpu",
+            )
+            named = {n: to_json(getattr(config, n)) for n in ("data", "stream") if getattr(known, n) is not None}
+            config, missing = with_fields(config, {k: v for k, v in leaves.items() if k not in named})
+            sources = {path: str(known.config) for path in leaves.keys() - missing - named.keys()}
+            sources |= dict.fromkeys(named, "flag")
+            for path in missing:
+                wrong[path] += 1
+        config, missing = with_fields(config, mine)
+        for path in missing:
+            wrong[path] += 1
+        sources |= dict.fromkeys(mine.keys() - missing, "flag")
+        plans.setdefault(str(config.folder), Plan(config, sources))
+    for path, times in wrong.items():
+        if times == len(asked):
+            raise _no_field(path, path in flags, list(plans.values()))
+    return list(plans.values())
 
 
 def _tree(file: Path | None) -> dict[str, Any]:
@@ -234,10 +232,13 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return out
 
 
-def _no_field(path: str, plans: list[Plan]) -> Refused:
+def _no_field(path: str, flag: bool, plans: list[Plan]) -> Refused:
     from onepass.config import leaves
 
-    return unknown("field", path, {p for plan in plans for p, _, _, _ in leaves(plan.config)})
+    names = {p for plan in plans for p, _, _, _ in leaves(plan.config)}
+    main = {o[2:] for a in parsers()[1]._actions for o in a.option_strings} if flag else set[str]()  # pyright: ignore[reportPrivateUsage]
+    near = get_close_matches(path, main - names, n=1, cutoff=0.8)
+    return Refused(f"There is no flag `--{path}`; did you mean `--{near[0]}`?") if near else unknown("field", path, names)
 
 
 # -- runs, predict -------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import json
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -325,17 +325,33 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any],
             yield from leaves(item, f"{prefix}{f.name}.")
 
 
-def with_field(value: Any, path: str, given: Any, whole: str = "") -> Any:
-    """The tree with one field set, from JSON or text."""
-    whole = whole or path
+def with_fields(config: Config, given: Mapping[str, Any]) -> tuple[Config, set[str]]:
+    """The config with several fields set, from JSON or text, in whatever order they are given; and the fields it has not."""
+    tree = to_json(config)
+    missing = {path for path in sorted(given, key=lambda p: p.count(".")) if not _set(Config, tree, path, given[path], path)}
+    return Config.from_json(tree), missing
+
+
+def with_field(config: Config, path: str, given: Any) -> Config:
+    """The config with one field set, from JSON or text."""
+    changed, missing = with_fields(config, {path: given})
+    if missing:
+        raise unknown("field", path, (p for p, _, _, _ in leaves(config)))
+    return changed
+
+
+def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) -> bool:
     head, _, rest = path.partition(".")
-    if head not in (f.name for f in fields(value)):
-        raise KeyError(path)
-    item = getattr(value, head)
-    if not rest:
-        item = build(hints_of(type(value))[head], given, whole)
-        return _made(lambda: replace(value, **{head: item}))
-    if not is_dataclass(item):
-        raise KeyError(path)
-    inner = with_field(item, rest, given, whole)
-    return _made(lambda: replace(value, **{head: inner}))
+    if head not in (f.name for f in fields(kind)):
+        return False
+    if rest:
+        inner = tree[head]
+        return isinstance(inner, dict) and _set(_named(inner["is"]), cast(dict[str, Any], inner), rest, given, whole)
+    there = tree[head]
+    if not (isinstance(there, dict) and cast(dict[str, Any], there)["is"] == given):  # naming what is there changes nothing of it
+        tree[head] = to_json(build(hints_of(kind)[head], given, whole))
+    return True
+
+
+def _named(name: str) -> type:
+    return next(k for family in (*FAMILIES.values(), (Clear, Blurry)) for k in family if k.__name__ == name)

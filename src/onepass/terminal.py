@@ -1,5 +1,6 @@
 """What a person sees in a terminal: live progress, tables of results, lists of fields."""
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from onepass import metrics
-from onepass.config import FAMILIES, Config, leaves
+from onepass.config import FAMILIES, Config, leaves, to_json
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress
 from onepass.pool import Outcome
@@ -118,12 +119,15 @@ def results(configs: Sequence[Config], outcomes: Sequence[Outcome], root: Path) 
         for group in by_title.values():
             for record in group:
                 print(record.path)
-        for path in draw(configs[0], by_title, root):
-            print(path)
+        try:
+            for path in draw(configs[0], by_title, root):
+                print(path)
+        except OSError as error:
+            raise Refused(f"The figures could not be written ({error}); the runs are whole.") from error
     failed = [o for o in outcomes if isinstance(o, Refused)]
     stopped = [o for o in outcomes if isinstance(o, Interrupted)]
-    for error in failed:
-        print(f"onepass: {' '.join(str(error).split())}", file=sys.stderr)
+    for line in dict.fromkeys(" ".join(str(error).split()) for error in failed):  # each mistake once
+        print(f"onepass: {line}", file=sys.stderr)
     if stopped:
         print(
             f"onepass: {len(stopped)} runs were stopped and saved; the same command goes on where they are.",
@@ -217,7 +221,8 @@ def explain(plans: Sequence[tuple[Config, Mapping[str, str]]], root: Path) -> st
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(_text(v) for v in value) if value else "none"
+        plain = all(isinstance(v, (int, float, str)) for v in value)
+        return ",".join(_text(v) for v in value) if plain else json.dumps(to_json(value), separators=(",", ":"))
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -63,6 +63,9 @@ def source(name: str) -> Source:
     from onepass.data.digits import Digits
 
     sources: dict[str, Source] = {s.name: s for s in (Digits(), Cifar10(), Cifar100())}
+    by_class = {type(s).__name__: s for s in sources.values()}
+    if name in by_class:
+        return by_class[name]
     if name not in sources:
         raise unknown("data set", name, sources)
     return sources[name]
