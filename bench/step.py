@@ -215,6 +215,9 @@ def deviation(width: int, mkd: bool, precision: str, steps: int, split: bool) ->
     return worst
 
 
+clock = time.perf_counter
+
+
 # -- clocks --------------------------------------------------------------------------------------------------------
 
 
@@ -229,9 +232,9 @@ def in_turns(calls: dict[Any, Callable[[], Any]], seconds: float, least: int = 3
     while turn < least or time.perf_counter() < end:
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            start = time.perf_counter()
+            start = clock()
             calls[name]()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
         turn += 1
     return {name: median(mine) for name, mine in times.items()} | {"turns": turn}
 
@@ -264,16 +267,16 @@ class Product:
         self.name = f"{'1x1 convolution' if convolution else 'mm'} of {size}"
         self.size, self.convolution, self.rate = size, convolution, 0.0
         self.a, self.b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-        if convolution:  # channels last: `size` pixels of `size` channels
-            self.a = self.a.view(1, size, 1, size).permute(0, 3, 1, 2)
+        if convolution:  # channels last: `size` pixels of `size` channels, not as one image, which may take another way
+            self.a = self.a.view(8, size // 8, 1, size).permute(0, 3, 1, 2)
             self.b = self.b.view(size, size, 1, 1).contiguous(memory_format=torch.channels_last)
 
     @torch.no_grad()
     def __call__(self) -> None:
         for _ in range(5):
-            start = time.perf_counter()
+            start = clock()
             F.conv2d(self.a, self.b) if self.convolution else self.a @ self.b.t()
-            self.rate = max(self.rate, 2 * self.size**3 / (time.perf_counter() - start))
+            self.rate = max(self.rate, 2 * self.size**3 / (clock() - start))
 
 
 def best_product(dtype: torch.dtype) -> Product:
@@ -682,6 +685,8 @@ def starting(report: Report, scale: float) -> None:
         command = [sys.executable, "-m", "onepass.cli", *words.split()]
         return lambda: subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=True)
 
+    global clock
+    clock = time.perf_counter
     t = in_turns({words: call(words) for words in commands}, 0, least=5 if scale == 1 else 1, warm=1)
     report.table(GOALS, [goal(f"`onepass {w}`", t[w], most=most, form=".2f", unit=" s") for w, most in commands.items()])
 
@@ -697,6 +702,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="replace this script's section of bench/RESULTS.md")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="some of the tables")
     parser.add_argument("--note", default="", help="a line under the heading, e.g. what else the machine was doing")
+    parser.add_argument("--busy", action="store_true", help="for a busy machine: updates and parts in CPU time, on one thread")
     parser.add_argument("--threads", type=int, help="of this process (default: torch's)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -705,14 +711,21 @@ def main() -> None:
         return run_of_noise(int(number)) if kind == "memory" else servant(kind, int(number))
     if args.write and set(args.only) != set(SECTIONS):
         parser.error("--write wants all tables: leave out --only")
-    if args.threads:
-        torch.set_num_threads(args.threads)
+    if args.threads or args.busy:
+        torch.set_num_threads(args.threads or 1)
+    if args.busy:
+        global clock
+        clock = time.process_time
     torch.manual_seed(0)
     report, began, others = Report(), time.monotonic(), Others()
     report.say(*header(" ".join(["python bench/step.py", *sys.argv[1:]])), *([f"- {args.note}"] if args.note else []), "")
     for name in args.only:
         SECTIONS[name](report, 0.1 if args.quick else 1.0)
     share = others.share()
+    if args.busy:
+        report.say(
+            "Updates and parts are in CPU time of one thread: good for ratios of ours and by hand, and for nothing else.", ""
+        )
     noisy = "" if share < 0.03 else " **Noisy: to be measured again on an idle machine.**"
     report.say(f"Measured in {time.monotonic() - began:.0f} s, while others took {share:.0%} of the cores.{noisy}")
     if args.write:

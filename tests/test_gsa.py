@@ -10,7 +10,6 @@ Where `spec/methods.md` (section 7) says otherwise, these were decided (`design.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,8 +68,8 @@ def begin(learner: Learner, labels: list[int], seed: int = 50) -> Step:
 
 
 def in_task_1(learner: Learner, old: int = 3, new: int = 0) -> None:
-    """As if the first classes had been learnt long ago, and the next ones since."""
-    learner.task, learner.since, learner.clock.batches = 1, 1, 1
+    """As if the first classes had been learnt long ago, and the next ones since; without these, at the end of the first task."""
+    learner.task, learner.since, learner.clock.batches = int(new > 0), 1, 1
     learner.seen[: old + new] = True
     learner.new[:] = False
     learner.new[old : old + new] = True
@@ -410,7 +409,9 @@ def test_only_the_authors_draw_an_image_twice() -> None:
         assert (len(own), len(older)) == ((22, 9) if authors else (4, 3))
         assert len(own.x.unique(dim=0)) <= 4 and len(older.x.unique(dim=0)) <= 3
     cifar = source("cifar10")
-    assert recipe("gsa", cifar).method == GSA(authors=False) and recipe("gsa", cifar, family="published").method == GSA(authors=True)
+    assert recipe("gsa", cifar).method == GSA(authors=False) and recipe("gsa", cifar, family="published").method == GSA(
+        authors=True
+    )
 
 
 def test_nothing_is_learnt_from_the_very_first_batch() -> None:
@@ -457,9 +458,8 @@ def blurry(**more: Any) -> Learner:
 
 
 def test_blurry_streams_are_refused_with_the_papers_reason() -> None:
-    ask: Callable[[], object] = blurry
     with pytest.raises(Refused, match=r"`GSA` cannot be run on a `Blurry` stream.*the paper leaves it out there.*NewClass"):
-        ask()
+        blurry()
 
 
 @pytest.mark.parametrize("family", ["default", "published"])

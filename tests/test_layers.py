@@ -14,7 +14,7 @@ RINGS = """
     errors losses teachers
     seeds augment stream data boundaries memory nets
     step method methods distill learner
-    probes metrics config recipes record loop pool figures predict terminal report paper
+    contract probes metrics config recipes record loop pool figures predict terminal report paper
     online adapters cli
 """.split()
 ONLY = {"data": {"data", "errors", "seeds", "augment", "stream"}}  # narrower than its place

@@ -10,7 +10,6 @@ Where `spec/methods.md` (section 6) says otherwise, these were decided (`design.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -146,12 +145,8 @@ def test_the_loss_of_later_tasks_is_its_equation(size: str, two_views: bool) -> 
     h, u, _ = groups(net, new.x, step.aug(new).x, kept.x, step.aug(kept).x)
     n = 2 * len(new)
     starts = range(h.shape[1] - u.shape[1] + 1)
-    terms_n = [
-        slow_contrast(slow_similarity(unit(u[:n]), unit(h[:n]), s, 0.5), new.y.tolist() * 2, 0.07, True) for s in starts
-    ]
-    terms_uni = [
-        slow_contrast(slow_similarity(unit(u[n:]), unit(h[n:]), s, 0.5), kept.y.tolist() * 2, 0.07, False) for s in starts
-    ]
+    terms_n = [slow_contrast(slow_similarity(unit(u[:n]), unit(h[:n]), s, 0.5), new.y.tolist() * 2, 0.07, True) for s in starts]
+    terms_uni = [slow_contrast(slow_similarity(unit(u[n:]), unit(h[n:]), s, 0.5), kept.y.tolist() * 2, 0.07, False) for s in starts]
     with torch.no_grad():
         _, u_previous, _ = groups(previous.net, kept.x)
         mine, theirs = unit(u[n : n + len(kept)]), unit(u_previous)
@@ -561,6 +556,5 @@ def test_on_a_blurry_stream_the_recipe_switches_at_the_inferred_boundary() -> No
 
 def test_a_blurry_stream_without_a_rule_is_refused() -> None:
     config = replace(recipe("ocm", source("cifar10"), stream="blurry"), boundaries=None)
-    ask: Callable[[], object] = lambda: config.learner(SPEC, sharp=False)  # noqa: E731
     with pytest.raises(Refused, match=r"keeps the model of the task before.*NewClass\(lag=100\)"):
-        ask()
+        config.learner(SPEC, sharp=False)

@@ -28,6 +28,7 @@ from onepass.learner import Adam
 from onepass.loop import Progress, run
 from onepass.nets import ResNet18
 from onepass.pool import available_cores, sweep
+from onepass.probes import Predictions
 from onepass.recipes import recipe
 from onepass.record import Record, records
 
@@ -162,8 +163,9 @@ def test_one_after_the_other_it_does_not_either(tmp_path: Path) -> None:
 def test_finished_runs_start_no_process(side_by_side: tuple[Path, Said]) -> None:
     root, _ = side_by_side
     began = time.perf_counter()
-    (outcome,) = sweep([small("er")], root, workers=2)
-    assert time.perf_counter() - began < 0.2
+    at_work: list[Any] = []
+    (outcome,) = sweep([small("er")], root, workers=2, tell=lambda i, event: at_work.extend(multiprocessing.active_children()))
+    assert time.perf_counter() - began < 1.0 and at_work == []
     assert isinstance(outcome, Record) and outcome.path == by_title(root)["er"].path
 
 
@@ -211,14 +213,18 @@ def test_a_killed_worker_is_told_in_one_line(killed: dict[str, Any]) -> None:
 
 
 def test_a_killed_worker_leaves_every_run_to_be_taken_up(killed: dict[str, Any]) -> None:
-    assert killed["left"] == {"er": (None, True), "er+mkd": (None, True)}
+    # the executor may hear of a death late, and the other run end meanwhile
+    assert set(killed["left"]) == {"er", "er+mkd"}
+    assert any(done is None for done, _ in killed["left"].values())
+    assert all(saved == (done is None) for done, saved in killed["left"].values())
 
 
 def test_the_same_command_resumes_what_a_killed_worker_left(killed: dict[str, Any]) -> None:
     assert killed["again"].code == 0, killed["again"].err
     assert killed["again"].mistakes == []
     for record in records(killed["folder"] / "runs"):
-        assert len(record.env["resumed"]) == 1
+        done, _ = killed["left"][record.title]
+        assert len(record.env.get("resumed", [])) == (done is None)
 
 
 def test_and_ends_with_the_bits_of_runs_one_after_the_other(killed: dict[str, Any]) -> None:
@@ -233,22 +239,22 @@ def test_and_ends_with_the_bits_of_runs_one_after_the_other(killed: dict[str, An
 
 
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> None:
-    config = small("er", per_class=2)
+    config = small("er", per_class=1, limit=6, probes=(Predictions(),))
     seen: list[int] = []
 
     def stop(progress: Progress) -> None:
         seen.append(torch.get_num_threads())
-        if progress.samples == 6:
+        if progress.samples == 4:
             raise ArithmeticError("nobody waits for the rest")
 
     before = torch.get_num_threads()
     with threads(2):
         with pytest.raises(ArithmeticError):
             run(config, tmp_path, tell=stop)
-        assert seen == [2, 2, 2]
+        assert seen == [2, 2]
     with threads(1):
         record = run(config, tmp_path, tell=lambda progress: seen.append(torch.get_num_threads()))
         assert torch.get_num_threads() == 1  # whoever called has its own back
-    assert seen[3:] and set(seen[3:]) == {2}
+    assert seen[2:] and set(seen[2:]) == {2}
     assert record.env["threads"] == 2 and record.env["resumed"][0]["threads"] == 2
     assert torch.get_num_threads() == before

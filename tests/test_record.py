@@ -318,7 +318,7 @@ def test_a_finished_run_is_returned_at_once_and_not_touched(done: Record, root: 
     files, times = contents(done.path), {f: f.stat().st_mtime_ns for f in done.path.iterdir()}
     began = time.perf_counter()
     again = run(small(), root)
-    assert time.perf_counter() - began < 0.1
+    assert time.perf_counter() - began < 0.5
     assert again.path == done.path and again.done == done.done
     assert contents(done.path) == files and {f: f.stat().st_mtime_ns for f in done.path.iterdir()} == times
 

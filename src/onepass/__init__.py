@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from onepass.boundaries import NewClass as NewClass
     from onepass.boundaries import Oracle as Oracle
     from onepass.config import Config as Config
+    from onepass.contract import check_method as check_method
     from onepass.data import source as source
     from onepass.distill import MKD as MKD
+    from onepass.distill import SDP as SDP
+    from onepass.distill import Warm as Warm
     from onepass.errors import Refused as Refused
     from onepass.learner import SGD as SGD
     from onepass.learner import Adam as Adam
@@ -22,7 +25,13 @@ if TYPE_CHECKING:
     from onepass.losses import mkd_loss as mkd_loss
     from onepass.memory import Memory as Memory
     from onepass.method import Method as Method
+    from onepass.methods.derpp import DERpp as DERpp
+    from onepass.methods.dvc import DVC as DVC
     from onepass.methods.er import ER as ER
+    from onepass.methods.er_ace import ERACE as ERACE
+    from onepass.methods.gsa import GSA as GSA
+    from onepass.methods.ocm import OCM as OCM
+    from onepass.methods.pcr import PCR as PCR
     from onepass.nets import ResNet18 as ResNet18
     from onepass.pool import sweep as sweep
     from onepass.recipes import recipe as recipe
@@ -34,20 +43,29 @@ if TYPE_CHECKING:
     from onepass.stream import Clear as Clear
     from onepass.stream import Spec as Spec
     from onepass.teachers import EMA as EMA
+    from onepass.teachers import HypoExponential as HypoExponential
+    from onepass.teachers import Snapshot as Snapshot
     from onepass.teachers import average as average
 
 _PLACES = {
     "augment": ("Full", "Partial"),
     "boundaries": ("NewClass", "Oracle"),
     "config": ("Config",),
+    "contract": ("check_method",),
     "data": ("source",),
-    "distill": ("MKD",),
+    "distill": ("MKD", "SDP", "Warm"),
     "errors": ("Refused",),
     "learner": ("SGD", "Adam", "Learner"),
     "losses": ("distillation", "lambda_for", "mkd_loss"),
     "memory": ("Memory",),
     "method": ("Method",),
+    "methods.derpp": ("DERpp",),
+    "methods.dvc": ("DVC",),
     "methods.er": ("ER",),
+    "methods.er_ace": ("ERACE",),
+    "methods.gsa": ("GSA",),
+    "methods.ocm": ("OCM",),
+    "methods.pcr": ("PCR",),
     "nets": ("ResNet18",),
     "recipes": ("recipe",),
     "record": ("Record", "records"),
@@ -55,7 +73,7 @@ _PLACES = {
     "seeds": ("Seeds",),
     "stream": ("Batch", "Blurry", "Clear", "Spec"),
     "pool": ("sweep",),
-    "teachers": ("EMA", "average"),
+    "teachers": ("EMA", "HypoExponential", "Snapshot", "average"),
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE_OF)]  # pyright: ignore[reportUnsupportedDunderAll]

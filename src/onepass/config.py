@@ -22,7 +22,7 @@ from onepass.errors import Refused, unknown
 from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
 from onepass.method import Method
 from onepass.methods import METHODS
-from onepass.nets import PRECISIONS, Custom, Network, ResNet18, resolve_precision
+from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
 from onepass.probes import Predictions, Probe
 from onepass.seeds import Seeds
 from onepass.stream import Blurry, Clear, Spec
@@ -160,7 +160,7 @@ CONSTANTS = {"ALGORITHM_1": ALGORITHM_1, "EQUATION_3": EQUATION_3, "SINGLE_VIEW"
 def to_json(value: Any, *, defaults: bool = True) -> Any:
     """Dataclasses as objects with their class in `is`; without `defaults`, only what differs from a field's default."""
     if is_dataclass(value) and not isinstance(value, type):
-        tree: dict[str, Any] = {} if isinstance(value, Config) else {"is": type(value).__name__}
+        tree: dict[str, Any] = {} if isinstance(value, Config) else {"is": name_of(type(value))}
         for f in fields(value):
             item = getattr(value, f.name)
             if defaults or (f.metadata.get("identity", True) and not (f.default is not MISSING and item == f.default)):
@@ -171,6 +171,11 @@ def to_json(value: Any, *, defaults: bool = True) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise Refused(f"`{value!r}` cannot be written down, so this config cannot be recorded; give it by name, e.g. `file.py:build`.")
+
+
+def name_of(kind: type) -> str:
+    """What a class is called in JSON and on the command line: its name, or `file.py:Name` for one of the user's."""
+    return getattr(kind, "__onepass_from__", kind.__name__)
 
 
 def _canonical(tree: Any) -> Any:
@@ -284,9 +289,9 @@ def _build_object(hint: Any, value: Any, path: str) -> Any:
             raise _mistyped(path, value, f"one of {', '.join(known)}, by its name or as an object")
         values = {"is": value} if isinstance(value, str) else dict(cast(dict[str, Any], value))
         name = str(values.pop("is", next(iter(known)) if len(known) == 1 else ""))
-        if name not in known:
+        if name not in known and ".py:" not in name:
             raise unknown(f"`{path}`", name, known)
-        kind = known[name]
+        kind = known[name] if name in known else load_class(name, hint)
     hints = hints_of(kind)
     names = [f.name for f in fields(kind)]
     for key in values:
@@ -297,6 +302,16 @@ def _build_object(hint: Any, value: Any, path: str) -> Any:
     if missing:
         raise Refused(f"`{path}` has no `{missing[0]}`, which has no default; give one.")
     return _made(lambda: kind(**built))
+
+
+def load_class(where: str, family: Any) -> type:
+    """A class of the user's, `file.py:Name`: a dataclass that can be what it is used as."""
+    kind = load_object(where)
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise Refused(f"`{where}` is not a dataclass; write `@dataclass(frozen=True)` above it.")
+    if family is Method and not issubclass(kind, Method):
+        raise Refused(f"`{where}` is not a method; derive it from `onepass.Method`.")
+    return kind
 
 
 def _made(make: Callable[[], Any]) -> Any:
@@ -354,4 +369,6 @@ def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) ->
 
 
 def _named(name: str) -> type:
+    if ".py:" in name:
+        return load_class(name, None)
     return next(k for family in (*FAMILIES.values(), (Clear, Blurry)) for k in family if k.__name__ == name)

@@ -172,8 +172,7 @@ class Learner:
                 f"The images are {tuple(batch.x.shape[1:])} and the network was built for {self.spec.image} (channels, height, "
                 "width); resize them, or declare their size in the stream's `Spec`."
             )
-        if batch.x.dtype != torch.uint8:
-            raise Refused(f"The images are {batch.x.dtype} and the memory keeps bytes; give uint8 from 0 to 255.")
+        _bytes(batch.x)
         labels = batch.y.cpu()  # free for a stream that keeps its labels on the host
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= self.spec.classes:
@@ -253,6 +252,7 @@ class Learner:
     @torch.no_grad()
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
+        _bytes(x)
         with predicting(self.network(which)) as net, low_precision(self.precision, self.device):
             parts = [
                 net((part.to(self.device).to(self.dtype) / 255).contiguous(memory_format=torch.channels_last))
@@ -329,6 +329,11 @@ def check_parts(teacher: Teacher | None, distill: Distiller | None, infer: str) 
         raise Refused(
             f"`{type(teacher).__name__}` has no `alpha` for the law of lambda; give `{type(distill).__name__}` a `weight`."
         )
+
+
+def _bytes(x: Tensor) -> None:
+    if x.dtype != torch.uint8:
+        raise Refused(f"The images are {x.dtype} and the memory keeps bytes; give uint8 from 0 to 255.")
 
 
 def _positive(name: str, value: float) -> None:

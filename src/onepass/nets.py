@@ -283,7 +283,10 @@ def load_object(where: str) -> Any:
         raise Refused(f"`{path}` could not be imported: {type(error).__name__}: {error}.") from error
     if not hasattr(module, name):
         raise Refused(f"`{path}` has no `{name}`.")
-    return getattr(module, name)
+    found = getattr(module, name)
+    if isinstance(found, type):
+        found.__onepass_from__ = where  # pyright: ignore[reportAttributeAccessIssue]
+    return found
 
 
 # -- how a network runs -----------------------------------------------------------------------------------------------------

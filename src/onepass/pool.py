@@ -105,7 +105,7 @@ def _pool(
         futures: dict[int, Future[Outcome]] = {}
         try:
             for i in waiting:
-                futures[i] = pool.submit(_work, i, configs[i], root, data_dir)
+                futures[i] = pool.submit(_work, i, configs[i].to_json(), root, data_dir)
             passed_on = 0
             while len(outcomes) < len(futures):
                 listen(0.2)
@@ -146,7 +146,7 @@ def _begin(threads: int, news: Any, over: Any) -> None:
     news.put((-1, os.getpid()))
 
 
-def _work(i: int, config: Config, root: Path, data_dir: Path | None) -> Outcome:
+def _work(i: int, config: dict[str, Any], root: Path, data_dir: Path | None) -> Outcome:
     if _over.is_set():
         return Interrupted("not begun")
     last = 0.0
@@ -157,7 +157,7 @@ def _work(i: int, config: Config, root: Path, data_dir: Path | None) -> Outcome:
             last = time.monotonic()
             _news.put((i, progress))
 
-    return _one(config, root, data_dir, tell)
+    return _one(Config.from_json(config), root, data_dir, tell)  # JSON: a class of the user's has no name to pickle by
 
 
 _news: Any = None

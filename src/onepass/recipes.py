@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 from onepass.augment import Augment, Partial
 from onepass.boundaries import NewClass
-from onepass.config import Config
+from onepass.config import Config, load_class
 from onepass.data import Source
 from onepass.distill import MKD, SDP, SINGLE_VIEW, Warm
 from onepass.errors import Refused, unknown
 from onepass.learner import SGD, Adam
+from onepass.method import Method
 from onepass.methods.derpp import DERpp
 from onepass.methods.dvc import DVC
 from onepass.methods.er import ER
@@ -39,8 +40,13 @@ def recipe(
     device: str = "cpu",
 ) -> Config:
     """The config of `er`, `er+mkd`, ... on a data set: a method's recipe, then what its suffix adds."""
-    base, *suffixes = word.split("+")
-    if base not in METHODS:
+    file, colon, rest = word.rpartition(".py:")  # a method of the user's, `file.py:Class`
+    base, *suffixes = rest.split("+")
+    fields = METHODS.get(base)
+    if colon:
+        kind = load_class(f"{file}.py:{base}", Method)
+        fields = of_ones_own(kind)
+    if fields is None:
         raise unknown("method", base, METHODS, SUFFIX_HELP)
     if len(suffixes) > 1:
         raise Refused(
@@ -61,8 +67,8 @@ def recipe(
         memory=habits.memory if memory is None else memory,
         seed=seed,
         device=device,
-        name=word if family == "default" else f"{word}-published",
-        **METHODS[base](data, family),
+        name="+".join([base, *suffixes]) + ("-published" if family == "published" else ""),
+        **fields(data, family),
     )
     if isinstance(config.method, GSA | OCM) and family == "published":
         config = _half(config, family)
@@ -124,6 +130,11 @@ def gsa(data: Source, family: Family) -> Fields:
 
 def pcr(data: Source, family: Family) -> Fields:
     return {"method": PCR(), "optim": Adam(lr=5e-4), "augment": data.habits.full} | _precise(family)
+
+
+def of_ones_own(kind: type[Method]) -> Callable[[Source, Family], Fields]:
+    """A user's method, with its defaults, in ER's setting."""
+    return lambda data, family: er(data, family) | {"method": kind()}
 
 
 METHODS: dict[str, Callable[[Source, Family], Fields]] = {

@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
+from torch import device as Device
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,13 @@ class Seeds:
         return order
 
     @contextmanager
-    def scope(self, *key: object) -> Generator[None, None, None]:
-        """Within it the global generator of torch is this purpose's (weights are initialised so); then it is put back."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._key(*key) >> 1)
+    def scope(self, *key: object, device: Device | None = None) -> Generator[None, None, None]:
+        """Within it torch's global generator is this purpose's (first weights, dropout), on CUDA too; then it is put back."""
+        there = [device] if device is not None and device.type == "cuda" else []
+        seed = self._key(*key) >> 1
+        with torch.random.fork_rng(devices=there):
+            torch.default_generator.manual_seed(seed)
+            for device in there:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
             yield

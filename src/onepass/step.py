@@ -128,7 +128,7 @@ class Forward:
             )
         device = inputs[0].device
         with ExitStack() as stack:
-            stack.enter_context(self.seeds.scope("net", self.update, self.name, names))
+            stack.enter_context(self.seeds.scope("net", self.update, self.name, names, device=device))
             stack.enter_context(torch.set_grad_enabled(self.grad))
             stack.enter_context(low_precision(self.precision, device))
             return part(*inputs)
@@ -199,7 +199,7 @@ class Step:
     @replay.setter
     def replay(self, rows: Batch) -> None:
         if self._replay is not None:
-            raise RuntimeError("`replay` was read before it was assigned; a method that chooses its rows does so first.")
+            raise RuntimeError("`replay` was read or assigned before; a method that chooses its rows does so once, and first.")
         self._replay = rows
 
     @property

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onepass.errors import Refused
 from onepass.method import Method
 from onepass.nets import Head, Linear, UnitLinear
 from onepass.step import Out, Step
@@ -45,6 +46,10 @@ class DVC(Method):
     candidates: int = 128
     unit: bool = False
 
+    def __post_init__(self) -> None:
+        if self.candidates < 1 or not self.rate >= 0:
+            raise Refused(f"`candidates={self.candidates}, rate={self.rate}`: take at least 1 candidate and a rate of at least 0.")
+
     @property
     def classifier(self) -> Head:  # pyright: ignore[reportIncompatibleVariableOverride]
         return UnitLinear() if self.unit else Linear()
@@ -70,7 +75,7 @@ class DVC(Method):
         """The rows of the pool that learning from the stream alone would hurt most."""
         if len(pool) <= step.replay_size:
             return pool
-        weights = dict(step.student.net.named_parameters())
+        weights = {name: w for name, w in step.student.net.named_parameters() if w.requires_grad}
         slopes = torch.autograd.grad(loss, list(weights.values()), retain_graph=True, materialize_grads=True)
         moved = {name: (w - self.rate * g).detach() for (name, w), g in zip(weights.items(), slopes, strict=True)}
         view = step.raw(pool)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onepass.errors import Refused
 from onepass.method import Method
 from onepass.step import Step
 
@@ -24,6 +25,10 @@ class ERACE(Method):
 
     shown: Literal["unseen", "present", "authors"] = "unseen"
 
+    def __post_init__(self) -> None:
+        if self.shown not in ("unseen", "present", "authors"):
+            raise Refused(f"`shown={self.shown}` is not one of unseen, present, authors.")
+
     def loss(self, step: Step) -> Tensor | None:
         logits = step.student(step.aug(step.stream)).logits
         hidden = ~self.visible(step).to(logits.device)
@@ -38,5 +43,9 @@ class ERACE(Method):
             return step.present
         unseen = ~step.seen
         if self.shown == "authors":
+            if len(step.spec.original) != step.spec.classes:
+                raise Refused(
+                    "`shown=authors` asks how the data set numbers its classes, and this stream's `Spec.original` is empty."
+                )
             unseen = unseen & (torch.tensor(step.spec.original) < AUTHORS_BATCH)
         return step.present | unseen
