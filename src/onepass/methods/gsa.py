@@ -43,14 +43,17 @@ class GSA(Method):
         current = step.stream + step.draw(self.current_rows, classes=step.new, replace=self.authors)
         older = step.draw(int(step.replay_size * (1 - share)), classes=~step.new & step.seen, replace=self.authors)
         mixed = older + current[: int(step.replay_size * share)]
-        return 2 * self.mixed_loss(step, mixed, seen) + self.current_loss(step, current, new, seen)
+        loss = self.current_loss(step, current, new, seen)
+        return loss + 2 * self.mixed_loss(step, mixed, seen) if len(mixed) else loss
 
     def columns_of(self, step: Step) -> tuple[int, int]:
         """The first column of the current task's classes, and the first beyond them: classes are numbered as they come."""
-        if self.authors and step.spec.tasks:
+        met = int(step.seen.sum())
+        if self.authors and step.task < len(step.spec.tasks):
             task = step.spec.tasks[step.task]
-            return min(task), max(task) + 1
-        return int(step.seen.sum() - step.new.sum()), int(step.seen.sum())
+            if task == tuple(range(min(task), max(task) + 1)) and met <= max(task) + 1:  # so it is where tasks are clear
+                return min(task), max(task) + 1
+        return met - int(step.new.sum()), met
 
     def current_loss(self, step: Step, batch: Batch, new: int, seen: int) -> Tensor:
         """CE among the current classes.  Where tasks blur, images of older classes have no part in it."""

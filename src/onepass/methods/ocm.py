@@ -94,7 +94,7 @@ class OCM(Method):
         u = unit(torch.cat([one.head("projection"), other.head("projection")]))
         f = unit(torch.cat([one.features, other.features]))
         width = u.shape[1]
-        start = int(torch.randint(f.shape[1] - width + 1, (), generator=step.random(f"window {name}")))  # on the host
+        start = int(torch.randint(max(1, f.shape[1] - width), (), generator=step.random(f"window {name}")))  # on the host
         return scale * (u @ f[:, start : start + width].T + u @ u.T)
 
     def replay_terms(self, step: Step) -> Tensor:
