@@ -72,3 +72,16 @@ def test_modules_begin_with_one_sentence() -> None:
     firsts = {path: (ast.get_docstring(tree) or "").partition("\n")[0] for path, tree in FILES.items()}
     wrong = [f"{path.relative_to(ROOT)}: {first!r}" for path, first in firsts.items() if not first.endswith(".")]
     assert not wrong, "The first docstring line is to be one sentence with a full stop:\n" + "\n".join(wrong)
+
+
+def test_the_tree_in_the_readme_is_made_of_the_docstrings() -> None:
+    """Each file in the order of the rings, with the one line that it begins with."""
+    lines = ["src/onepass/"]
+    for name in RINGS:
+        package, module = PACKAGE / name / "__init__.py", PACKAGE / f"{name}.py"
+        files = [(f"  {name}.py", module)] if module in FILES else [(f"  {name}/", package)] if package in FILES else []
+        files += [(f"    {path.name}", path) for path in FILES if path.parent == package.parent and path != package]
+        for label, path in files:
+            first = (ast.get_docstring(FILES[path]) or "").split("\n\n")[0].replace("\n", " ")
+            lines.append(f"{label:<20}{first}")
+    assert "\n".join(lines) in (ROOT / "README.md").read_text("utf-8")

@@ -26,7 +26,7 @@ from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, res
 from onepass.probes import Predictions, Probe
 from onepass.seeds import Seeds
 from onepass.stream import Blurry, Clear, Spec
-from onepass.teachers import EMA, HypoExponential, Snapshot, Teacher
+from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
 
 OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
 
@@ -142,7 +142,7 @@ class Config:
 FAMILIES: dict[Any, tuple[type, ...]] = {
     Source: (Digits, Cifar10, Cifar100),
     Method: tuple(METHODS.values()),
-    Teacher: (EMA, HypoExponential, Snapshot),
+    Teacher: (EMA, HypoExponential, Snapshot, Frozen),
     Distiller: (MKD, SDP, Warm),
     Boundaries: (Oracle, NewClass),
     Network: (ResNet18, Custom),

@@ -5,17 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from onepass.config import Config
 from onepass.errors import Refused
 from onepass.probes import Moment
-from onepass.record import Record, Recorder
+from onepass.record import Busy, Record, Recorder
 from onepass.seeds import Seeds
-from onepass.stream import Batch, Pass
+from onepass.stream import Batch, Clear, Pass
+from onepass.teachers import Frozen, FrozenFollower
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ def run(
     with _threads(threads), _stoppable() as stop:
         stream, test, fingerprint = prepare(config, data_dir)
         learner = config.learner(stream.spec, sharp=stream.sharp)
+        teacher = learner.followers.get("teacher")
+        if isinstance(teacher, FrozenFollower):
+            teacher.load(weights_of_another(config, Path(root), data_dir))
         accuracy: float | None = None
         try:
             recorder.open(stream, fingerprint, test.y, learner)
@@ -90,6 +95,23 @@ def run(
             ) from error
         finally:
             recorder.close()
+
+
+def weights_of_another(config: Config, root: Path, data_dir: Path | None) -> dict[str, Tensor]:
+    """The student of the run that a `Frozen` teacher is taken from: this one's, alone, on its first task several times over."""
+    from safetensors.torch import load_file
+
+    assert isinstance(config.teacher, Frozen)
+    if not isinstance(config.stream, Clear):
+        raise Refused("A `Frozen` teacher has seen one clear task several times, and this stream has none; take a `Clear` stream.")
+    stream = replace(config.stream, first_task_epochs=config.teacher.epochs)
+    alone = replace(config, teacher=None, distill=None, infer="student", stream=stream, name=f"{config.title}-teacher", probes=())
+    alone = replace(alone, limit=prepare(alone, data_dir)[0].task_ends[0])
+    while True:
+        try:
+            return load_file(run(alone, root, data_dir=data_dir).path / "model.safetensors")
+        except Busy:  # a run beside this one needs the same teacher, and is making it
+            time.sleep(1)
 
 
 def _recorded_threads(recorder: Recorder) -> int | None:

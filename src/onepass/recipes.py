@@ -22,7 +22,7 @@ from onepass.methods.pcr import PCR
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
 from onepass.stream import Blurry, Clear
-from onepass.teachers import EMA, HypoExponential, Snapshot
+from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot
 
 Family = Literal["default", "published"]
 Setting = Literal["clear", "blurry"]
@@ -214,6 +214,11 @@ def snapshot(config: Config, family: Family) -> Config:
     return replace(config, teacher=Snapshot(), distill=distill)
 
 
+def snapshot_high(config: Config, family: Family) -> Config:
+    """The high-quality one: a student that saw the first task five times."""
+    return replace(snapshot(config, family), teacher=Frozen(epochs=5))
+
+
 def ce(config: Config, family: Family) -> Config:
     """MKD's cross-entropy and its views, without its distillation and its average."""
     distill = MKD(weight=0.0, pairs=SINGLE_VIEW)
@@ -258,6 +263,7 @@ SUFFIXES: dict[str, tuple[Callable[[Config, Family], Config], str]] = {
     "sdp": (sdp, "draws features to those of a mean of past students"),
     "te": (te, "predicts by a moving average"),
     "snapshot": (snapshot, "distils the student at the last boundary"),
+    "snapshot-high": (snapshot_high, "distils a student that saw the first task five times"),
     "ce": (ce, "adds MKD's cross-entropy alone"),
     "kd": (kd, "adds MKD's distillation alone"),
     "ema": (ema, "adds MKD's average alone"),

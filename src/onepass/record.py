@@ -440,6 +440,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+class Busy(Refused):
+    """Another process is at it."""
+
+
 def _lock(path: Path) -> Any:
     file = open(path, "w")
     try:
@@ -450,7 +454,7 @@ def _lock(path: Path) -> Any:
         pass  # not a POSIX system: two processes on one run are the user's affair
     except BlockingIOError:
         file.close()
-        raise Refused(f"`{path.parent}` is being run by another process; wait for it, or stop it.") from None
+        raise Busy(f"`{path.parent}` is being run by another process; wait for it, or stop it.") from None
     return file
 
 

@@ -115,12 +115,22 @@ class Pass:
 
 @dataclass(frozen=True)
 class Clear:
-    """Task after task, each with classes of its own, shuffled within."""
+    """Task after task, each with classes of its own, shuffled within.
+
+    `first_task_epochs` shows the first task more than once, shuffled anew: for a teacher of higher quality, not for a student.
+    """
 
     tasks: int
+    first_task_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.first_task_epochs < 1:
+            raise Refused(f"`first_task_epochs={self.first_task_epochs}` leaves the first task out; take at least 1.")
 
     def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
         blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        again = [seeds.numpy("order", 0, epoch).permutation(blocks[0]) for epoch in range(1, self.first_task_epochs)]
+        blocks[0] = np.concatenate([blocks[0], *again])
         return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=True)
 
 

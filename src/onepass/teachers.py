@@ -3,6 +3,7 @@
 # torch documents its optimisers by the foreach functions and exports none of them
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -213,6 +214,41 @@ class SnapshotFollower(Follower):
         self.updates += 1
         torch._foreach_copy_(_parameters(self.net), _parameters(student))
         _follow_buffers(self.net, student, 1.0)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The student of another run at the same seed that saw the first task `epochs` times, from the first boundary on.
+
+    `onepass.run` makes that run first, beside this one; in a loop of your own, `load` its weights.
+    """
+
+    needs_tasks: ClassVar[str] = "it is a student at the end of a task"
+
+    epochs: int = 5
+    statistics: Literal["batch", "running"] = "batch"
+
+    def __post_init__(self) -> None:
+        _check_modes("copy", self.statistics, "student", STARTS)
+        if self.epochs < 1:
+            raise ValueError(f"`epochs={self.epochs}` trains no teacher; take at least 1.")
+
+    def follow(self, student: nn.Module) -> "FrozenFollower":
+        return FrozenFollower(student, statistics=self.statistics, own_buffers=True)
+
+
+class FrozenFollower(Follower):
+    """What `Frozen.follow` makes."""
+
+    @property
+    def ready(self) -> bool:
+        return self.updates > 0
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.net.load_state_dict(state)
+
+    def boundary(self, student: nn.Module) -> None:
+        self.updates += 1
 
 
 STARTS, STATISTICS, BUFFERS = ("copy", "zero", "debiased", "alpha"), ("batch", "running"), ("own", "student", "average")
