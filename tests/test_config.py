@@ -391,3 +391,8 @@ def test_an_unknown_word_for_inference_is_refused() -> None:
 @pytest.mark.parametrize("device", ["cud", "gpu", "", "cpu:x", "xpu", "cuda:63"])
 def test_a_device_that_is_not_here_is_refused(device: str) -> None:
     assert f"`device={device}`" in refusal(lambda: er(device=device))
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../elsewhere", "/elsewhere", "..", "."])
+def test_a_name_that_leads_out_of_its_folder_is_refused(name: str) -> None:
+    assert name in refusal(lambda: er(name=name).folder)

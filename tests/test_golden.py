@@ -29,20 +29,39 @@ ROWS = {  # name: recipe
     "er": "er",
     "er+mkd, Algorithm 1": "er+mkd",
     "er+mkd, Equation 3": "er+mkd",
+    "er+sdp": "er+sdp",
+    "derpp": "derpp",
+    "derpp+mkd": "derpp+mkd",
+    "er-ace": "er-ace",
+    "er-ace+mkd": "er-ace+mkd",
+    "dvc": "dvc",
+    "dvc+mkd": "dvc+mkd",
+    "ocm": "ocm",
+    "ocm+mkd": "ocm+mkd",
+    "gsa": "gsa",
+    "gsa+mkd": "gsa+mkd",
+    "gsa+sdp": "gsa+sdp",
+    "pcr": "pcr",
+    "pcr+mkd": "pcr+mkd",
 }
-FIELDS: dict[str, dict[str, Any]] = {  # what a row has of its own, as "part.field"
+FIELDS: dict[str, dict[str, Any]] = {  # what a row has of its own, as "field" or "part.field"
     "er+mkd, Equation 3": {"distill.pairs": EQUATION_3},
+    "dvc": {"method.candidates": 40},  # more than are replayed, and fewer than the memory has in the end: they are scored
+    "dvc+mkd": {"method.candidates": 40},
+    **{name: {"method.patience": 2} for name in ("gsa", "gsa+mkd", "gsa+sdp")},  # of the four batches of a task
+    "ocm": {"replay_size": 10},  # 16 x 2 x (10 + 10) images
+    "ocm+mkd": {"replay_size": 10},
 }
 
 
 @cache
 def losses(name: str) -> list[float]:
-    """Those of the first ten updates on the digits, whose first tasks are met within them."""
+    """Those of the first ten updates on the digits, whose first tasks, with two boundaries, are met within them."""
     config = recipe(ROWS[name], source("digits"), memory=50)
     config = replace(config, precision="fp64", net=ResNet18(width=4), batch_size=10, replay_size=30, per_class=20)
     for path, value in FIELDS.get(name, {}).items():
         part, _, key = path.partition(".")
-        config = replace(config, **{part: replace(getattr(config, part), **{key: value})})
+        config = replace(config, **{part: replace(getattr(config, part), **{key: value}) if key else value})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     stream, _, _ = prepare(config)

@@ -26,7 +26,7 @@ from onepass.data import source
 from onepass.errors import Refused
 from onepass.learner import Adam
 from onepass.loop import Progress, run
-from onepass.nets import ResNet18
+from onepass.nets import Custom, ResNet18
 from onepass.pool import available_cores, sweep
 from onepass.probes import Predictions
 from onepass.recipes import recipe
@@ -239,7 +239,8 @@ def test_and_ends_with_the_bits_of_runs_one_after_the_other(killed: dict[str, An
 
 
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> None:
-    config = small("er", per_class=1, limit=6, probes=(Predictions(),))
+    (tmp_path / "net.py").write_text(NET)
+    config = small("er", per_class=1, limit=6, probes=(Predictions(),), net=Custom(f"{tmp_path / 'net.py'}:build"))
     seen: list[int] = []
 
     def stop(progress: Progress) -> None:

@@ -234,8 +234,10 @@ def refused_and_untouched(broken: Path, root: Path) -> str:
 
 def test_a_checkpoint_that_is_whole_is_taken_up(broken: Path) -> None:
     recorder, learner, begin = attempt(small("er", seed=2), broken.parents[3])
+    assert "curve/student@000000020" in Record(broken).results.arrays
     begin()
     recorder.close()
+    assert {name.partition("@")[2] for name in recorder.results.arrays} == {"", "000000008", "000000010", "000000016"}
     assert learner.clock.samples == 16 and len(learner.memory) == 9
     lines = (broken / "log.jsonl").read_text().splitlines()
     assert strict(lines[-1])["samples"] == 16

@@ -120,12 +120,14 @@ DVC_RATE = 0.01
 
 def ocm(data: Source, family: Family) -> Fields:
     optim = Adam(lr=1e-3, betas=(0.9, 0.99), weight_decay=1e-4)
-    return {"method": OCM(two_views=family == "published"), "optim": optim, "augment": data.habits.full}
+    method = OCM(two_views=family == "published")
+    return {"method": method, "optim": optim, "augment": data.habits.full} | _precise(family)
 
 
 def gsa(data: Source, family: Family) -> Fields:
     lr = 1e-4 if data.name == "imagenet100" else 5e-4
-    return {"method": GSA(authors=family == "published"), "optim": Adam(lr=lr), "augment": _partial(data, family)}
+    method = GSA(authors=family == "published")
+    return {"method": method, "optim": Adam(lr=lr), "augment": _partial(data, family)} | _precise(family)
 
 
 def pcr(data: Source, family: Family) -> Fields:
