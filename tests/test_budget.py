@@ -103,9 +103,7 @@ ROWS = {  # the table of section 4 of the design; first what the recipes run, by
     "dvc": row("dvc", PAIRS, [], (148, 0), 444, peeks=SCORED),
     "dvc+mkd": row("dvc+mkd", PAIRS + BOTH_OWN, [OWN_AUG], (296, 74), 962, peeks=SCORED),
     "dvc, published": row("dvc", KEPT, [], (120, 0), 360, family="published"),
-    "dvc+mkd, published": row(
-        "dvc+mkd", [*KEPT, TWICE_RAW, TWICE_AUG], [TWICE_AUG], (360, 120), 1200, family="published"
-    ),
+    "dvc+mkd, published": row("dvc+mkd", [*KEPT, TWICE_RAW, TWICE_AUG], [TWICE_AUG], (360, 120), 1200, family="published"),
     "dvc+mkd, published, not doubled": row(
         "dvc+mkd", [*KEPT, KEPT_RAW, KEPT_AUG], [KEPT_AUG], (240, 60), 780, family="published", distill={"doubled": False}
     ),
@@ -117,7 +115,11 @@ ROWS = {  # the table of section 4 of the design; first what the recipes run, by
     "ocm": row("ocm", OCM, [], (2432, 1088), 8384, nets=PREVIOUS, task=1),
     "ocm, published": row("ocm", OCM, [], (2432, 1088), 8384, nets=PREVIOUS_TWO_VIEWS, task=1, family="published"),
     "ocm+mkd, first task": row(
-        "ocm+mkd", [*OCM_FIRST, ("mkd:raw(stream)",), ("mkd:aug(stream)",)], [("mkd:aug(stream)",)], (350, 10), 1060,
+        "ocm+mkd",
+        [*OCM_FIRST, ("mkd:raw(stream)",), ("mkd:aug(stream)",)],
+        [("mkd:aug(stream)",)],
+        (350, 10),
+        1060,
         nets={"previous": []},
     ),
     "ocm+mkd": row("ocm+mkd", OCM + BOTH_OWN, [OWN_AUG], (2580, 1162), 8902, nets=PREVIOUS, task=1),

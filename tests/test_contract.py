@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -139,7 +138,7 @@ def test_company_changes_no_row_that_is_drawn_and_no_augmentation(
             def closed() -> None:
                 step.memory.draw = pick
                 for key, view in step._views.items():  # pyright: ignore[reportPrivateUsage]
-                    if key[1] == "aug" and key[2] == "main" and not view.parts and view.name != "aug(replay)":
+                    if key[1:3] == ("aug", "main") and not view.parts and (word, view.name) != ("dvc", "aug(replay)"):
                         found[learner.clock.updates, view.name] = view.x
                 close()
 
@@ -152,7 +151,7 @@ def test_company_changes_no_row_that_is_drawn_and_no_augmentation(
         return found
 
     alone, together = drawn(ALONE[0]), drawn(company)
-    assert alone and alone.keys() <= together.keys()
+    assert len(alone) >= 10 and alone.keys() <= together.keys()
     assert all(torch.equal(rows, together[key]) for key, rows in alone.items())
 
 
@@ -266,7 +265,10 @@ CAUGHT = {
     "a constant loss": (Idle(), "Idle, alone, clear: .* % of four easy classes are right after one pass, and a guess gives 25 %"),
     "never a loss": (Silent(), "Silent, alone, clear: no batch gave a loss, so nothing was learnt"),
     "no hash": (Unhashable(), "`Unhashable` cannot be hashed .*; make it a frozen dataclass"),
-    "the global generator": (Chance(), "Chance, alone, clear: after a save and a restore .* what is drawn comes from `step.random`"),
+    "the global generator": (
+        Chance(),
+        "Chance, alone, clear: .* differ; .* what is drawn comes from `step.random`",
+    ),
     "an error of its own": (Failing(), "Failing, alone, clear: update 0 failed: KeyError: 'mine'"),
 }
 
@@ -295,7 +297,7 @@ def test_the_check_catches_company_that_changes_a_draw(monkeypatch: pytest.Monke
 
 # ---- a third party's, from the command line
 
-MINE = '''
+MINE = """
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -342,7 +344,7 @@ class NotFrozen(onepass.Method):
 
     def loss(self, step):
         return None
-'''
+"""
 TINY = ("--limit", "8", "--net.width", "2", "--per-class", "4")
 
 
@@ -372,10 +374,8 @@ def test_a_method_in_a_file_runs_with_a_suffix_in_two_workers(folder: Path, caps
     assert {record.path: (record.path / "done.json").stat().st_mtime_ns for record in records("runs")} == before
 
 
-def identity(*words: str) -> str:
-    """That of what would run."""
-    method = words[0]
-    return recipe(method, source("digits")).identity
+def identity(word: str) -> str:
+    return recipe(word, source("digits")).identity
 
 
 def test_its_source_is_part_of_what_the_run_is(folder: Path) -> None:
@@ -408,8 +408,8 @@ def test_its_fields_are_flags(folder: Path) -> None:
 
 WRONG = {
     "their/mine.py:NotADataclass": "`their/mine.py:NotADataclass` is not a dataclass; write `@dataclass(frozen=True)` above it.",
-    "their/mine.py:NotAMethod": "`their/mine.py:NotAMethod` is not a method; derive it from `onepass.Method`.",
-    "their/mine.py:Min": "`their/mine.py` has no `Min`.",
+    "their/mine.py:NotAMethod+mkd": "`their/mine.py:NotAMethod` is not a method; derive it from `onepass.Method`.",
+    "their/mine.py:Min+mkd": "`their/mine.py` has no `Min`.",
     "their/yours.py:Mine": "There is no file `their/yours.py`",
     "their/mine.py:NoLoss": "`loss`",
     "their/mine.py:Wanting": "`scale`",
@@ -418,16 +418,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("suffix", ["", "+mkd"], ids=["alone", "mkd"])
 @pytest.mark.parametrize("word", WRONG)
-def test_a_mistake_in_it_is_one_line_and_writes_nothing(
-    word: str, suffix: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    there: Callable[[], list[Path]] = lambda: sorted(f for f in folder.rglob("*") if "__pycache__" not in f.parts)
+def test_a_mistake_in_it_is_one_line_and_writes_nothing(word: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def there() -> list[Path]:
+        return sorted(f for f in folder.rglob("*") if "__pycache__" not in f.parts)
+
     before = there()
-    code = main(["run", word if "+" in word else word + suffix, "--workers", "1", *TINY])
+    code = main(["run", word, "--workers", "1", *TINY])
     out, err = capsys.readouterr()
     assert code == 2 and not out
     (line,) = err.splitlines()
-    assert line.startswith("onepass: ") and WRONG[word] in line
+    assert line.startswith("onepass: ") and WRONG[word] in line, line
     assert there() == before

@@ -67,6 +67,8 @@ class Config:
             raise Refused(f"`precision={self.precision}` is not one of auto, {', '.join(PRECISIONS)}.")
         if not 0 <= self.seed < 2**32:
             raise Refused(f"`seed={self.seed}` is outside 0 to 2^32 - 1, the seeds numpy's shuffle takes.")
+        if self.name in (".", "..") or any(c in self.name for c in "/\\\0"):
+            raise Refused(f"`name={self.name}` is no name of a folder; leave out slashes, and do not call it `.` or `..`.")
         if self.device != "cpu":
             try:
                 torch.ones(1, device=self.device).item()

@@ -1,5 +1,6 @@
 """Many runs: in local processes, with the threads shared out among them."""
 
+import json
 import multiprocessing
 import os
 import queue
@@ -18,6 +19,8 @@ from onepass.config import Config
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress, run
 from onepass.record import Record, Recorder
+
+NOT_BEGUN = "not begun"
 
 Outcome = Record | Refused | Interrupted
 Tell = Callable[[int, Progress | Outcome], None]
@@ -54,7 +57,7 @@ def sweep(
             outcomes[i] = _one(configs[i], Path(root), data_dir, lambda p, i=i: heard(i, p))
             heard(i, outcomes[i])
             if isinstance(outcomes[i], Interrupted):
-                outcomes |= {j: Interrupted("not begun") for j in waiting if j not in outcomes}
+                outcomes |= {j: Interrupted(NOT_BEGUN) for j in waiting if j not in outcomes}
                 break
     return [outcomes[i] for i in range(len(configs))]
 
@@ -105,7 +108,7 @@ def _pool(
         futures: dict[int, Future[Outcome]] = {}
         try:
             for i in waiting:
-                futures[i] = pool.submit(_work, i, configs[i].to_json(), root, data_dir)
+                futures[i] = pool.submit(_work, i, _portable(configs[i]), root, data_dir)
             passed_on = 0
             while len(outcomes) < len(futures):
                 listen(0.2)
@@ -118,7 +121,7 @@ def _pool(
                         _send(pid, signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
                 for i, future in futures.items():
                     if future.done() and i not in outcomes:
-                        outcomes[i] = Interrupted("not begun") if future.cancelled() else _result(future)
+                        outcomes[i] = Interrupted(NOT_BEGUN) if future.cancelled() else _result(future)
                         heard(i, outcomes[i])
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -146,9 +149,15 @@ def _begin(threads: int, news: Any, over: Any) -> None:
     news.put((-1, os.getpid()))
 
 
-def _work(i: int, config: dict[str, Any], root: Path, data_dir: Path | None) -> Outcome:
+def _portable(config: Config) -> Config | dict[str, Any]:
+    """What another process can read: a class from a file of the user's has no name there to unpickle it by."""
+    tree = config.to_json()
+    return tree if ".py:" in json.dumps(tree) else config
+
+
+def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | None) -> Outcome:
     if _over.is_set():
-        return Interrupted("not begun")
+        return Interrupted(NOT_BEGUN)
     last = 0.0
 
     def tell(progress: Progress) -> None:
@@ -157,7 +166,7 @@ def _work(i: int, config: dict[str, Any], root: Path, data_dir: Path | None) -> 
             last = time.monotonic()
             _news.put((i, progress))
 
-    return _one(Config.from_json(config), root, data_dir, tell)  # JSON: a class of the user's has no name to pickle by
+    return _one(config if isinstance(config, Config) else Config.from_json(config), root, data_dir, tell)
 
 
 _news: Any = None

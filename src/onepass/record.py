@@ -20,7 +20,7 @@ from torch import Tensor
 
 from onepass import metrics
 from onepass.__about__ import RESULTS_VERSION, __version__
-from onepass.config import Config
+from onepass.config import Config, build, hints_of
 from onepass.errors import Refused
 from onepass.learner import Clock, Learner
 from onepass.probes import Probe
@@ -210,7 +210,7 @@ class Recorder:
     @property
     def probes(self) -> tuple[Probe, ...]:
         """What the run that is there is asked: at least what is asked now."""
-        return Config.from_json(self.record.config["config"]).probes
+        return build(hints_of(Config)["probes"], self.record.config["config"]["probes"], "probes")
 
     @property
     def _checkpoint(self) -> Path:
@@ -459,9 +459,11 @@ def _lock(path: Path) -> Any:
 
 
 def delete(runs: Sequence[Record]) -> None:
-    """Remove runs, and the folders they leave empty."""
-    for record in runs:
+    """Remove runs, and the folders they leave empty.  One that is being run is refused, and none is removed."""
+    locks = [_lock(record.path / "lock") for record in runs]
+    for record, lock in zip(runs, locks, strict=True):
         shutil.rmtree(record.path)
+        lock.close()
         for folder in list(record.path.parents)[:3]:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
@@ -497,15 +499,15 @@ def _processor() -> str:
 
 def _commit() -> str | None:
     """The commit of onepass itself, if it runs from a checkout, with a `+` if files were changed since."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve()
+
+    def git(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(["git", *words], cwd=here.parent, capture_output=True, text=True, timeout=5)
+
     try:
-        out = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--match="],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
+        if git("ls-files", "--error-unmatch", here.name).returncode:  # installed, perhaps inside somebody's own repository
+            return None
+        out = git("describe", "--always", "--dirty=+", "--abbrev=12", "--match=")
     except (OSError, subprocess.TimeoutExpired):
         return None
     return out.stdout.strip() or None
