@@ -302,7 +302,7 @@ def _build_object(hint: Any, value: Any, path: str) -> Any:
     built = {k: build(hints[k], v, f"{path}.{k}" if path != "config" else k) for k, v in values.items()}
     missing = [f.name for f in fields(kind) if f.name not in built and f.default is MISSING and f.default_factory is MISSING]
     if missing:
-        raise Refused(f"`{path}` has no `{missing[0]}`, which has no default; give one.")
+        raise Refused(f"`{path}` has no `{missing[0]}`, which has no default in `{name_of(kind)}`; give it one.")
     return _made(lambda: kind(**built))
 
 
@@ -313,6 +313,11 @@ def load_class(where: str, family: Any) -> type:
         raise Refused(f"`{where}` is not a dataclass; write `@dataclass(frozen=True)` above it.")
     if family is Method and not issubclass(kind, Method):
         raise Refused(f"`{where}` is not a method; derive it from `onepass.Method`.")
+    wanting = sorted(getattr(kind, "__abstractmethods__", ()))
+    if wanting:
+        raise Refused(f"`{where}` has no `{wanting[0]}`, which every {family.__name__.lower()} must have; write one.")
+    if kind.__hash__ is None:
+        raise Refused(f"`{where}` is not frozen, and its state is filed under it; write `@dataclass(frozen=True)` above it.")
     return kind
 
 

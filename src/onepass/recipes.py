@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from onepass.augment import Augment, Partial
 from onepass.boundaries import NewClass
-from onepass.config import Config, load_class
+from onepass.config import Config, build, load_class, name_of
 from onepass.data import Source
 from onepass.distill import MKD, SDP, SINGLE_VIEW, Warm
 from onepass.errors import Refused, unknown
@@ -136,7 +136,7 @@ def pcr(data: Source, family: Family) -> Fields:
 
 def of_ones_own(kind: type[Method]) -> Callable[[Source, Family], Fields]:
     """A user's method, with its defaults, in ER's setting."""
-    return lambda data, family: er(data, family) | {"method": kind()}
+    return lambda data, family: er(data, family) | {"method": build(Method, name_of(kind), "method")}
 
 
 METHODS: dict[str, Callable[[Source, Family], Fields]] = {
