@@ -13,7 +13,7 @@ FILES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rgl
 RINGS = """
     errors losses teachers
     seeds augment stream data boundaries memory nets
-    step method methods distill learner
+    step method methods distill graph learner
     contract probes metrics config recipes record loop pool figures predict terminal report paper
     online adapters commands cli
 """.split()

@@ -56,6 +56,7 @@ class Config:
     seed: int = 0
     name: str = field(default="", metadata=OUTSIDE)  # as the command line calls it; "" is made from the classes
     device: str = field(default="cpu", metadata=OUTSIDE)
+    graph: bool = field(default=False, metadata=OUTSIDE)  # on CUDA: replay updates as graphs, with the same losses
     probes: tuple[Probe, ...] = field(default=(Predictions(),), metadata=OUTSIDE)
 
     def __post_init__(self) -> None:
@@ -128,6 +129,7 @@ class Config:
             infer=self.infer,
             precision=self.precision,
             device=self.device,
+            graph=self.graph,
             seeds=Seeds(self.seed),
         )
 

@@ -131,7 +131,7 @@ class SDP:
         place = torch.where(after < self.window, (count[y] + before) % self.window, self.window)
         ring[y, place] = confidence.to(ring.dtype)
         count.index_add_(0, y, torch.ones_like(y))
-        met = seen.to(ring.device)
+        met = seen.to(ring.device, non_blocking=True)
         mean = ring[:, : self.window].sum(1) / count.clamp(1, self.window)
         classes = met.sum()
         return (mean * met).sum().div(classes).sub(1 / classes).clamp(0, 1) * classes / (classes + 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,13 @@ from onepass.augment import Augment, Full
 from onepass.boundaries import Boundaries
 from onepass.distill import Distiller
 from onepass.errors import Refused
+from onepass.graph import Graphs
 from onepass.losses import lambda_for
 from onepass.memory import Memory
 from onepass.method import Method
-from onepass.nets import PRECISIONS, Net, Network, ResNet18, build_net, low_precision, predicting, resolve_precision
+from onepass.nets import PRECISIONS, Net, Network, ResNet18, build_net, low_precision, predicting, repeatable, resolve_precision
 from onepass.seeds import Seeds
-from onepass.step import Forward, Step
+from onepass.step import Drawn, Forward, Step
 from onepass.stream import Batch, Spec
 from onepass.teachers import Follower, Teacher, average
 
@@ -94,6 +95,7 @@ class Learner:
         infer: Infer = "student",
         precision: str = "auto",
         device: str | torch.device = "cpu",
+        graph: bool = False,
         seeds: Seeds | None = None,
     ):
         check_parts(teacher, distill, infer)
@@ -130,6 +132,7 @@ class Learner:
         self.state: dict[Any, dict[str, Tensor]] = {
             owner: {k: v.to(self.device) for k, v in owner.state(spec).items()} for owner in (method, distill) if owner is not None
         }
+        self.graphs = Graphs(self.backward, self._again, list(self.student.parameters()), self.device) if graph else None
         self.clock = Clock()
         self.task, self.since = 0, 0
         self.seen = torch.zeros(spec.classes, dtype=torch.bool)
@@ -145,13 +148,12 @@ class Learner:
         loss, step = None, None
         for _ in range(self.updates):
             step = self.step(rows, present)
-            loss = self.method.loss(step)
-            if loss is not None and self.distill is not None:
-                loss = self.distill.loss(step, loss)
-            step.close()
+            with repeatable(self.device):
+                if self.graphs is None:
+                    loss = self.backward(step)
+                else:
+                    step, loss = self.graphs(step)
             if loss is not None:
-                self.optimizer.zero_grad(set_to_none=True)
-                self.scaler.scale(loss).backward()  # the identity outside fp16
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
                 for follower in self.followers.values():
@@ -164,6 +166,17 @@ class Learner:
         self.clock.batches += 1
         self.since += 1
         return {} if loss is None else {"loss": loss.detach()}
+
+    def backward(self, step: Step) -> Tensor | None:
+        """The loss of an update, and its gradients."""
+        loss = self.method.loss(step)
+        if loss is not None and self.distill is not None:
+            loss = self.distill.loss(step, loss)
+        step.close()
+        if loss is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+            self.scaler.scale(loss).backward()  # the identity outside fp16
+        return loss
 
     def meet(self, batch: Batch) -> Tensor:
         """Take note of the classes that arrive, and of a new task if the rule says so.  Says which are in the batch."""
@@ -224,6 +237,10 @@ class Learner:
             dtype=self.dtype,
         )
 
+    def _again(self, step: Step, drawn: Drawn) -> Step:
+        """A step like that one, of batches and views that are there."""
+        return self.step(cast(Batch, drawn[0][2]), step.present).give(drawn)
+
     def _asks(self, what: str) -> Refused:
         return Refused(
             f"`{type(self.method).__name__}` asked {what}, but this stream does not say. Give it a rule, e.g. "
@@ -253,9 +270,9 @@ class Learner:
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
         _bytes(x)
-        with predicting(self.network(which)) as net, low_precision(self.precision, self.device):
+        with predicting(self.network(which)) as net, low_precision(self.precision, self.device), repeatable(self.device):
             parts = [
-                net((part.to(self.device).to(self.dtype) / 255).contiguous(memory_format=torch.channels_last))
+                net((part.to(self.device, non_blocking=True).to(self.dtype) / 255).contiguous(memory_format=torch.channels_last))
                 for part in x.split(rows)
             ]
         return torch.cat([p.to(self.dtype) for p in parts]).cpu()

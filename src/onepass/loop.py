@@ -61,6 +61,7 @@ def run(
     with _threads(threads), _stoppable() as stop:
         stream, test, fingerprint = prepare(config, data_dir)
         learner = config.learner(stream.spec, sharp=stream.sharp)
+        stream = stream.to(learner.device)
         teacher = learner.followers.get("teacher")
         if isinstance(teacher, FrozenFollower):
             teacher.load(weights_of_another(config, Path(root), data_dir))

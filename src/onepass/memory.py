@@ -70,7 +70,8 @@ class Memory:
         self.labels[slot] = y.cpu()[source]
         columns = {"x": (self.x, x), "y": (self.y, y)} | {k: (self.extra[k], v) for k, v in extra.items()}
         for mine, new in columns.values():
-            mine[slot.to(mine.device)] = new[source.to(new.device)].to(mine.device, mine.dtype)
+            there = slot.to(mine.device, non_blocking=True)
+            mine[there] = new[source.to(new.device, non_blocking=True)].to(mine.device, mine.dtype, non_blocking=True)
 
     def draw(
         self,
@@ -96,7 +97,7 @@ class Memory:
         return self.at(torch.arange(len(self)), "memory")
 
     def at(self, index: Tensor, name: str) -> Batch:
-        return Batch(self.x, self.y, self.extra).take(index.to(self.device), name)
+        return Batch(self.x, self.y, self.extra).take(index.to(self.device, non_blocking=True), name)
 
     def state_dict(self) -> dict[str, Tensor]:
         extra = {f"extra.{k}": v for k, v in self.extra.items()}

@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -316,6 +316,13 @@ def predicting(net: nn.Module) -> Generator[nn.Module, None, None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def repeatable(device: torch.device) -> AbstractContextManager[Any]:
+    """On CUDA: convolutions that give the same bits each time, and whose fp32 is fp32 (cuDNN's own default rounds to TF32)."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
 def low_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:

@@ -104,7 +104,7 @@ def _pool(
                 heard(i, event)
 
     with _environment(OMP_NUM_THREADS=str(threads)), _asked_to_stop() as stop:
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(threads, news, over))
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(threads, 1 / workers, news, over))
         futures: dict[int, Future[Outcome]] = {}
         try:
             for i in waiting:
@@ -139,10 +139,10 @@ def _result(future: "Future[Outcome]") -> Outcome:
         )
 
 
-def _begin(threads: int, news: Any, over: Any) -> None:
+def _begin(threads: int, share: float, news: Any, over: Any) -> None:
     """What a worker does first.  A terminal's Ctrl-C reaches it too, but it waits for the parent's word."""
-    global _news, _over
-    _news, _over = news, over
+    global _news, _over, _share
+    _news, _over, _share = news, over, share
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # between runs; a run itself takes it to save and stop
     torch.set_num_threads(threads)
@@ -166,11 +166,15 @@ def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | 
             last = time.monotonic()
             _news.put((i, progress))
 
-    return _one(config if isinstance(config, Config) else Config.from_json(config), root, data_dir, tell)
+    config = config if isinstance(config, Config) else Config.from_json(config)
+    if config.device.startswith("cuda"):  # side by side on one device: each its share of the memory
+        torch.cuda.set_per_process_memory_fraction(_share, config.device)
+    return _one(config, root, data_dir, tell)
 
 
 _news: Any = None
 _over: Any = None
+_share = 1.0
 
 
 @contextmanager

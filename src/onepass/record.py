@@ -374,6 +374,7 @@ class Recorder:
             "seconds_of": seconds,
             "images_per_second": round(learner.clock.samples / max(self.seconds["train"], 1e-9), 2),
             "clock": asdict(learner.clock),
+            "replayed_as_graphs": learner.graphs.replayed if learner.graphs is not None else None,
             "peak_memory_mib": peak_memory(),
             "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -18,6 +18,8 @@ from onepass.seeds import Seeds
 from onepass.stream import Batch, Spec
 
 Transform = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Drawn = list[tuple[str, tuple[Any, ...], "Batch | View"]]
+"""What a step has drawn and made, in this order: what it was asked for, with what, and what it gave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,7 @@ class Forward:
     def __init__(self, name: str, net: Net, *, grad: bool, precision: str, seeds: Seeds, update: int):
         self.name, self.net, self.grad, self.precision = name, net, grad, precision
         self.seeds, self.update, self.open = seeds, update, True
+        self.drew = False  # whether the network drew anything on a CUDA device (dropout), which a graph would not draw again
         self.calls: list[tuple[str, ...]] = []  # what was launched together, for budgets and errors
         self.images: list[int] = []  # and how many images that was
         self.peeks: list[tuple[str, int]] = []  # looks without gradient, and their images
@@ -127,11 +130,15 @@ class Forward:
                 f"`{self.name}` was asked for {_names(names)} after the update, when its weights were others; ask for it in `loss`."
             )
         device = inputs[0].device
+        drawing = device if device.type == "cuda" and not torch.cuda.is_current_stream_capturing() else None
         with ExitStack() as stack:
-            stack.enter_context(self.seeds.scope("net", self.update, self.name, names, device=device))
+            stack.enter_context(self.seeds.scope("net", self.update, self.name, names, device=drawing))
             stack.enter_context(torch.set_grad_enabled(self.grad))
             stack.enter_context(low_precision(self.precision, device))
-            return part(*inputs)
+            before = _offset(drawing)
+            out = part(*inputs)
+            self.drew |= _offset(drawing) != before
+            return out
 
     def _out(self, atoms: tuple[View, ...]) -> Out:
         if atoms not in self._outs:
@@ -175,25 +182,30 @@ class Step:
         asks: Callable[[str], Refused] | None,
         dtype: torch.dtype = torch.float32,
     ):
-        self.spec, self.stream, self.memory, self.replay_size, self.student = spec, stream, memory, replay_size, student
+        self.spec, self.stream, self._memory, self.replay_size, self.student = spec, stream, memory, replay_size, student
         self.state, self.augment, self.full = state, augment, full
-        self.alpha, self.ready = alpha, ready  # the teacher's rate, if it has one; whether it has anything to teach
-        self.seen, self.present = seen, present
+        self.alpha = alpha  # the teacher's rate, if it has one
+        self._facts = {"seen": seen, "present": present, "new": new, "task": task, "since": since, "ready": ready}
         self._teacher, self._nets, self._seeds, self._update = teacher, nets, seeds, update
-        self._new, self._task, self._since, self._asks = new, task, since, asks
+        self._asks = asks
         self._dtype = dtype
         self._replay: Batch | None = None
         self._both: Batch | None = None
-        self._draws = 0
+        self._draws: dict[str, Batch] = {}
+        self._drawing = 0
         self._views: dict[tuple[Any, ...], View] = {}
         self._pixels: dict[Batch, Tensor] = {}
+        self.drawn: Drawn = [("stream", (), stream)]
+        self.asked: set[str] = set()  # what the loss wanted to know on the host
+        self.obstacle = ""  # to doing the same again with other images
 
     # -- batches --
 
     @property
     def replay(self) -> Batch:
         if self._replay is None:
-            self._replay = self.memory.draw(self.replay_size, rng=self._random("draw", "replay"))
+            self._replay = self._memory.draw(self.replay_size, rng=self._random("draw", "replay"))
+            self.drawn.append(("replay", (), self._replay))
         return self._replay
 
     @replay.setter
@@ -201,18 +213,26 @@ class Step:
         if self._replay is not None:
             raise RuntimeError("`replay` was read or assigned before; a method that chooses its rows does so once, and first.")
         self._replay = rows
+        self.obstacle = "it chooses what is replayed by what it has computed"
 
     @property
     def both(self) -> Batch:
         if self._both is None:
             self._both = self.replay + self.stream
+            self.drawn.append(("both", (), self._both))
         return self._both
 
     def draw(self, n: int, classes: Tensor | None = None, replace: bool = False) -> Batch:
         """A further draw from memory."""
-        name = f"draw{self._draws}"
-        self._draws += 1
-        return self.memory.draw(n, rng=self._random("draw", name), classes=classes, replace=replace, name=name)
+        name = f"draw{self._drawing}"
+        self._drawing += 1
+        if classes is not None:
+            self.obstacle = "it draws rows of certain classes, of which there are more or fewer each time"
+        if name not in self._draws:
+            rng = self._random("draw", name)
+            self._draws[name] = self._memory.draw(n, rng=rng, classes=classes, replace=replace, name=name)
+            self.drawn.append(("draw", (n, replace), self._draws[name]))
+        return self._draws[name]
 
     # -- views --
 
@@ -231,6 +251,7 @@ class Step:
 
     def random(self, name: str) -> torch.Generator:
         """A generator for whatever else a method draws, on the host."""
+        self.obstacle = "it draws numbers of its own on the host"
         return self._random("own", name)
 
     def _random(self, purpose: str, name: str) -> torch.Generator:
@@ -260,21 +281,99 @@ class Step:
     # -- tasks --
 
     @property
+    def memory(self) -> Memory:
+        self.asked.add("memory")
+        return self._memory
+
+    @property
+    def ready(self) -> bool:
+        """Whether the teacher has anything to teach yet."""
+        return self._fact("ready")
+
+    @property
+    def seen(self) -> Tensor:
+        return self._fact("seen")
+
+    @property
+    def present(self) -> Tensor:
+        return self._fact("present")
+
+    @property
     def task(self) -> int:
-        return self._ruled("which task this is", self._task)
+        return self._ruled("which task this is", "task")
 
     @property
     def since(self) -> int:
-        return self._ruled("how long ago this task began", self._since)
+        return self._ruled("how long ago this task began", "since")
 
     @property
     def new(self) -> Tensor:
-        return self._ruled("which classes are new in this task", self._new)
+        return self._ruled("which classes are new in this task", "new")
 
-    def _ruled(self, what: str, value: Any) -> Any:
+    def _ruled(self, what: str, name: str) -> Any:
         if self._asks is not None:
             raise self._asks(what)
-        return value
+        return self._fact(name)
+
+    def _fact(self, name: str) -> Any:
+        self.asked.add(name)
+        return self._facts[name]
+
+    # -- the same again, with other images --
+
+    def answer(self, name: str) -> Any:
+        """What the loss was told on the host, as something to compare."""
+        value = len(self._memory) if name == "memory" else self._facts[name]
+        return bytes(value.numpy()) if isinstance(value, Tensor) else value
+
+    def draw_as(self, plan: Drawn) -> Drawn:
+        """Draw and make what another step did, in its order; it is what this step would draw itself."""
+        mine: dict[Any, Any] = {}
+        for what, how, theirs in plan:
+            if what == "stream":
+                mine[theirs] = self.stream
+            elif what == "replay":
+                mine[theirs] = self.replay
+            elif what == "both":
+                mine[theirs] = self.both
+            elif what == "draw":
+                mine[theirs] = self.draw(how[0], replace=how[1])
+            else:
+                of, draw, fn = mine[how[0]], how[1], how[2]
+                made = self.raw(of, draw) if what == "raw" else self.aug(of, draw, fn) if what == "aug" else self.view(of, fn)
+                mine[theirs] = made
+        self._drawing = 0  # they are drawn, and not yet handed out
+        return self.drawn
+
+    def fixed(self) -> Drawn:
+        """A copy of all that was drawn and made, at addresses of its own."""
+        mine: dict[Any, Any] = {}
+        copies: Drawn = []
+        for what, how, made in self.drawn:
+            parts, y = tuple(mine[p] for p in made.parts), made.y.clone()
+            if isinstance(made, Batch):
+                extra = {k: v.clone() for k, v in made.extra.items()}
+                copy: Batch | View = Batch(made.x.clone(), y, extra, made.name, parts)
+            else:
+                copy = View(made.name, parts, None if made.images is None else made.images.clone(), y)
+                how = (mine[how[0]], *how[1:])
+            mine[made] = copy
+            copies.append((what, how, copy))
+        return copies
+
+    def give(self, drawn: Drawn) -> "Step":
+        """Let this step, which has drawn nothing, have these batches and views."""
+        for what, how, made in drawn:
+            if isinstance(made, View):
+                made.__dict__.pop("x", None)  # put together of parts that now hold other images
+                self._views[(how[0], what, *how[1:])] = made
+            elif what == "replay":
+                self._replay = made
+            elif what == "both":
+                self._both = made
+            elif what == "draw":
+                self._draws[made.name] = made
+        return self
 
     # -- how views are made --
 
@@ -293,6 +392,9 @@ class Step:
                 images, y = make(self._source(of), of.y, name)
                 view = View(name, (), images, y)
             self._views[key] = view
+            self.drawn.append((kind[0], (of, *kind[1:]), view))
+            if of not in (made for _, _, made in self.drawn):
+                self.obstacle = "it looks at rows that it put together itself"
         return self._views[key]
 
     def _source(self, of: Batch | View) -> Tensor:
@@ -312,6 +414,13 @@ class _Parts(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.net.parts(x)
+
+
+def _offset(device: torch.device | None) -> int:
+    """How far the device's global generator has gone."""
+    if device is None:
+        return 0
+    return torch.cuda.default_generators[device.index].get_offset()
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -96,8 +96,14 @@ class Pass:
         for stop in stops:
             while start < stop:
                 rows = self.order[start : min(start + size, stop)]
-                yield Batch(self.x[rows], self.y[rows], name="stream")
+                yield Batch(self.x[rows.to(self.x.device, non_blocking=True)], self.y[rows], name="stream")
                 start += len(rows)
+
+    def to(self, device: torch.device) -> "Pass":
+        """The same stream with its images on a CUDA device, if they take less than a quarter of what is free there."""
+        if device.type != "cuda" or 4 * self.x.nbytes > torch.cuda.mem_get_info(device)[0]:
+            return self
+        return replace(self, x=self.x.to(device))
 
     def cut(self, limit: int | None) -> "Pass":
         """The same stream, over after `limit` samples."""

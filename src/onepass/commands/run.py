@@ -40,6 +40,7 @@ def add(commands: "Commands") -> None:
     run.add_argument("--seeds", nargs="+", metavar="N", help="one run for each (default: 0)")
     run.add_argument("--recipe", metavar="NAME", help="default (the paper's text) or published (what its code ran)")
     run.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    run.add_argument("--graph", action="store_true", help="on CUDA: replay updates as graphs, with the same losses")
     run.add_argument("--precision", metavar="NAME", help="auto, fp32, bf16, fp16 or fp64 (default: auto)")
     run.add_argument("--net", metavar="NET", help="file.py:build for a network of your own (default: ResNet18)")
     run.add_argument("--limit", metavar="N", help="stop after N images of the stream")
@@ -131,6 +132,8 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
         given["stream.tasks"] = known.tasks
     if ".py:" in given.get("net", ""):
         given["net"] = {"is": "Custom", "build_from": given["net"]}
+    if known.graph:
+        given["graph"] = True
     given |= flags
     plans: dict[str, Plan] = {}
     wrong = dict.fromkeys(given, 0) | dict.fromkeys((leaves := {} if whole else dict(_leaves(tree))), 0)

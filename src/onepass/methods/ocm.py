@@ -102,7 +102,7 @@ class OCM(Method):
         logits = step.student(view).logits
         again = step.aug(step.replay, "previous") if self.two_views else view
         past = step.net("previous")(again).logits
-        old = (step.seen & ~step.new).nonzero().squeeze(1).to(logits.device)  # found on the host
+        old = (step.seen & ~step.new).nonzero().squeeze(1).to(logits.device, non_blocking=True)  # found on the host
         return F.cross_entropy(logits, step.replay.y) + F.mse_loss(logits[:, old], past[:, old])
 
 
