@@ -20,7 +20,7 @@ demo: .venv/.stamp  ## experience replay with and without MKD on the digits, thr
 	.venv/bin/onepass run er er+mkd --data digits --seeds 0 1 2 $(ARGS)
 
 test: .venv/.stamp  ## the test suite
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: .venv/.lint  ## ruff, formatting, types
 	.venv/bin/ruff check

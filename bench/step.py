@@ -128,10 +128,10 @@ class ByHand:
             index = torch.randperm(ROWS, generator=self.rng)[:REPLAY]
             images = torch.cat([self.x[index], x]).float().div_(255)
             return index, images, self.augment(images, self.rng)
-        index = torch.randperm(ROWS, generator=self.seeds.torch("step", self.updates, "replay"))[:REPLAY]
+        index = torch.randperm(ROWS, generator=self.seeds.torch("draw", self.updates, "replay"))[:REPLAY]
         images = torch.cat([self.x[index], x]).float().div_(255)
         parts = zip(images.split([REPLAY, len(x)]), ("aug(replay)", "aug(stream)"), strict=True)
-        return index, images, torch.cat([self.augment(i, self.seeds.torch("step", self.updates, n)) for i, n in parts])
+        return index, images, torch.cat([self.augment(i, self.seeds.torch("view", self.updates, n)) for i, n in parts])
 
     def low(self, here: bool) -> Any:
         """Autocast: around all networks at once (each weight is cast once), or, `split`, around each forward as onepass has it.

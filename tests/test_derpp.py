@@ -155,7 +155,7 @@ class Given(Step):
 
     def __init__(self, said: dict[str, Tensor], old: Batch, replay: Batch, stream: Batch):
         self.said, self.old, self.stream, self._replay, self.replay_size = said, old, stream, replay, len(replay)
-        self.memory = [0]  # pyright: ignore[reportAttributeAccessIssue]
+        self._memory, self.asked = [0], set[str]()  # pyright: ignore[reportAttributeAccessIssue]
 
     def draw(self, n: int, classes: Tensor | None = None, replace: bool = False) -> Batch:
         return self.old

@@ -40,7 +40,7 @@ def add(commands: "Commands") -> None:
     run.add_argument("--seeds", nargs="+", metavar="N", help="one run for each (default: 0)")
     run.add_argument("--recipe", metavar="NAME", help="default (the paper's text) or published (what its code ran)")
     run.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cpu)")
-    run.add_argument("--graph", action="store_true", help="on CUDA: replay updates as graphs, with the same losses")
+    run.add_argument("--graph", nargs="?", const="true", metavar="YES", help="on CUDA: replay updates as graphs, same losses")
     run.add_argument("--precision", metavar="NAME", help="auto, fp32, bf16, fp16 or fp64 (default: auto)")
     run.add_argument("--net", metavar="NET", help="file.py:build for a network of your own (default: ResNet18)")
     run.add_argument("--limit", metavar="N", help="stop after N images of the stream")
@@ -127,13 +127,11 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
     if known.workers is not None and known.workers < 1:
         raise Refused(f"`--workers {known.workers}` would run nothing; take at least 1.")
     seeds: list[int | None] = [build(int, s, "seeds") for s in known.seeds or ()] or [None]
-    given = {k: v for k in ("memory", "precision", "limit", "device", "net") if (v := getattr(known, k)) is not None}
+    given = {k: v for k in ("memory", "precision", "limit", "device", "net", "graph") if (v := getattr(known, k)) is not None}
     if known.tasks is not None:
         given["stream.tasks"] = known.tasks
     if ".py:" in given.get("net", ""):
         given["net"] = {"is": "Custom", "build_from": given["net"]}
-    if known.graph:
-        given["graph"] = True
     given |= flags
     plans: dict[str, Plan] = {}
     wrong = dict.fromkeys(given, 0) | dict.fromkeys((leaves := {} if whole else dict(_leaves(tree))), 0)
