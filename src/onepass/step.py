@@ -417,7 +417,7 @@ class Step:
 
 
 class Mirror:
-    """Masks of the host, on the device: each is copied once, so that an update that asks for none but known ones can be captured."""
+    """Masks of the host, on the device: each is copied once, so that an update that asks for known ones alone can be captured."""
 
     def __init__(self, device: torch.device, most: int = 4096):
         self.device, self.most = device, most
