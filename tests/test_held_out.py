@@ -32,7 +32,7 @@ def rows(counts: tuple[int, ...]) -> Batch:
 
 
 def small(held: HeldOut | None, per_class: int = 12) -> Config:
-    config = recipe("er+mkd", source("digits"), memory=10)
+    config = recipe("er", source("digits"), memory=10)
     return replace(config, net=ResNet18(width=2), per_class=per_class, held_out=held, precision="fp32")
 
 
