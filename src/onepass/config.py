@@ -25,7 +25,7 @@ from onepass.methods import METHODS
 from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
 from onepass.probes import Predictions, Probe
 from onepass.seeds import Seeds
-from onepass.stream import Blurry, Clear, Spec
+from onepass.stream import ORDERS, Order, Spec
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
 
 OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
@@ -36,7 +36,7 @@ class Config:
     """Everything a run depends on.  `run(config)` does it; `Config.from_json` and `to_json` keep it."""
 
     data: Source
-    stream: Clear | Blurry
+    stream: Order
     method: Method
     teacher: Teacher | None = None
     distill: Distiller | None = None
@@ -107,8 +107,9 @@ class Config:
             reason = getattr(part, "needs_tasks", "")
             if reason and not sharp and self.boundaries is None:
                 raise Refused(
-                    f"`{type(part).__name__}` cannot be run on a `Blurry` stream, which does not say where tasks begin: {reason}. "
-                    "Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the paper's for OCM."
+                    f"`{type(part).__name__}` cannot be run on a `{type(self.stream).__name__}` stream, which does not say where "
+                    f"tasks begin: {reason}. Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the "
+                    "paper's for OCM."
                 )
         habits = self.data.habits
         return Learner(
@@ -380,4 +381,4 @@ def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) ->
 def _named(name: str) -> type:
     if ".py:" in name:
         return load_class(name, None)
-    return next(k for family in (*FAMILIES.values(), (Clear, Blurry)) for k in family if k.__name__ == name)
+    return next(k for family in (*FAMILIES.values(), tuple(ORDERS.values())) for k in family if k.__name__ == name)

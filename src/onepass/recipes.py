@@ -21,11 +21,11 @@ from onepass.methods.ocm import OCM
 from onepass.methods.pcr import PCR
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
-from onepass.stream import Blurry, Clear
+from onepass.stream import ORDERS, Blurry, Given, Order
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot
 
 Family = Literal["default", "published"]
-Setting = Literal["clear", "blurry"]
+Setting = Literal["clear", "blurry", "imbalanced", "blend", "given"]
 
 
 def recipe(
@@ -56,13 +56,10 @@ def recipe(
         )
     if family not in ("default", "published"):
         raise unknown("recipe", family, ("default", "published"))
-    if stream not in ("clear", "blurry"):
-        raise unknown("stream", stream, ("clear", "blurry"))
     habits = data.habits
-    tasks = habits.tasks if tasks is None else tasks
     config = Config(
         data=data,
-        stream=Clear(tasks) if stream == "clear" else Blurry(tasks, habits.scale),
+        stream=order(stream, data, tasks=tasks, family=family),
         full=habits.full,
         memory=habits.memory if memory is None else memory,
         seed=seed,
@@ -72,7 +69,7 @@ def recipe(
     )
     if isinstance(config.method, GSA | OCM) and family == "published":
         config = _half(config, family)
-    if isinstance(config.method, OCM) and stream == "blurry":
+    if isinstance(config.method, OCM) and not config.stream.sharp:
         config = replace(config, boundaries=NewClass(lag=100))  # the paper's rule; GSA it leaves out there, and so do we
     if data.name == "digits":
         config = replace(config, **DIGITS)
@@ -81,6 +78,18 @@ def recipe(
             raise unknown("suffix", suffix, SUFFIXES, f"A method is written `{base}` or, say, `{base}+mkd`.")
         config = SUFFIXES[suffix][0](config, family)
     return config
+
+
+def order(kind: str, data: Source, *, tasks: int | None = None, family: Family = "default") -> Order:
+    """The stream that the command line calls `kind`, with as many tasks and as wide a blur as is usual for the data."""
+    if kind not in ORDERS:
+        raise unknown("stream", kind, ORDERS)
+    published = family == "published"
+    if tasks is None:
+        tasks = 100 if published and data.name == "tiny-imagenet" else data.habits.tasks  # the paper's text has 20 there
+    if published and data.name == "imagenet100" and kind == "blurry":
+        return Given(tasks)  # the authors' code has no blurry ImageNet100, and gives class after class
+    return Blurry(tasks, data.habits.scale) if kind == "blurry" else ORDERS[kind](tasks)
 
 
 # -- methods ------------------------------------------------------------------------------------------------------------
