@@ -22,7 +22,7 @@ from onepass.methods.er import ER
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
 from onepass.recipes import order, recipe
-from onepass.stream import Blend, Blurry, Clear, Given, Imbalanced, Order, Spec
+from onepass.stream import Blend, Blurry, Clear, Imbalanced, Order, Spec
 from onepass.teachers import EMA
 
 DIGITS, CIFAR10, CIFAR100 = Digits(), source("cifar10"), source("cifar100")
@@ -119,7 +119,6 @@ def test_blurry_streams_have_the_papers_scale_and_change_nothing_else(family: An
         ("clear", Clear(10)),
         ("imbalanced", Imbalanced(10)),
         ("blend", Blend(10)),
-        ("given", Given(10)),
         ("blurry", Blurry(10, 500.0)),
     ],
 )

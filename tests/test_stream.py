@@ -11,7 +11,7 @@ from torch import Tensor
 
 from onepass.errors import Refused
 from onepass.seeds import Seeds
-from onepass.stream import ORDERS, Batch, Blend, Blurry, Clear, Given, Imbalanced, Order, Pass, Spec
+from onepass.stream import ORDERS, Batch, Blend, Blurry, Clear, Imbalanced, Order, Pass, Spec
 
 KINDS: list[Order] = [Clear(3), Blurry(3, scale=8.0), Imbalanced(3, factor=1.0), Blend(3)]
 
@@ -363,20 +363,6 @@ def test_a_blend_of_no_width_is_the_clear_order() -> None:
     assert images(played(Blend(3, 0.0))) == images(played(Clear(3)))
 
 
-# ---- given
-
-
-@pytest.mark.parametrize("seed", [0, 5])
-def test_a_given_order_is_the_data_sets_own_whatever_the_seed(seed: int) -> None:
-    data = rows()
-    stream = played(Given(3), seed, data)
-    assert images(stream) == list(range(90)) and not stream.sharp
-    assert stream.spec.original == tuple(dict.fromkeys(data.y.tolist()))
-    assert [{stream.spec.original[c] for c in task} for task in stream.spec.tasks] == [{0, 1}, {2, 3}, {4, 5}]
-    sizes = [int(((data.y // 2) == t).sum()) for t in range(3)]
-    assert stream.task_ends == (sizes[0], sizes[0] + sizes[1], 90)
-
-
 # ---- refusals
 
 
@@ -399,7 +385,7 @@ def test_orders_that_make_no_sense_are_refused() -> None:
             make()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, Given(3)])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("label", [-1, 6, 100])
 def test_labels_outside_the_names_are_refused(kind: Order, label: int) -> None:
     data = rows()

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from onepass.stream import Blend as Blend
     from onepass.stream import Blurry as Blurry
     from onepass.stream import Clear as Clear
-    from onepass.stream import Given as Given
     from onepass.stream import Imbalanced as Imbalanced
     from onepass.stream import Spec as Spec
     from onepass.teachers import EMA as EMA
@@ -76,7 +75,7 @@ _PLACES = {
     "record": ("Record", "records"),
     "loop": ("run",),
     "seeds": ("Seeds",),
-    "stream": ("Batch", "Blend", "Blurry", "Clear", "Given", "Imbalanced", "Spec"),
+    "stream": ("Batch", "Blend", "Blurry", "Clear", "Imbalanced", "Spec"),
     "pool": ("sweep",),
     "teachers": ("EMA", "HypoExponential", "Snapshot", "average"),
 }

@@ -159,6 +159,7 @@ class Blurry:
 
     tasks: int
     scale: float = 500.0
+    sequential: bool = False  # class after class as filed, the same for every seed, and not blurry at all: the authors' ImageNet
 
     def __post_init__(self) -> None:
         if not self.scale >= 0:
@@ -166,6 +167,10 @@ class Blurry:
 
     def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
         blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        if self.sequential:
+            classes = np.split(np.arange(len(names)), self.tasks)
+            blocks = [np.concatenate([np.flatnonzero(rows.y.numpy() == c) for c in task]) for task in classes]
+            return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=False)
         left = np.concatenate(blocks)[::-1].tolist()  # reversed: taking one near the end of a list is cheap
         rng = seeds.numpy("blurry")
         first_tries = np.abs(rng.normal(0.0, self.scale, len(left))).astype(np.int64).tolist()
@@ -244,24 +249,8 @@ class Blend:
         return _numbered(whole[time.argsort(kind="stable")], blocks, classes, rows, names, sharp=self.sharp)
 
 
-@dataclass(frozen=True)
-class Given:
-    """The order in which the data set has its images, whatever the seed; its classes are tasks in the order of their labels,
-    whose ends are nominal.  For data that is a stream already, and for the authors' ImageNet100, class after class.
-    """
-
-    sharp: ClassVar[bool] = False
-
-    tasks: int
-
-    def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
-        classes = _tasks(self.tasks, rows.y, names, np.arange(len(names)))
-        blocks = [np.flatnonzero(np.isin(rows.y.numpy(), c)) for c in classes]
-        return _numbered(np.arange(len(rows)), blocks, classes, rows, names, sharp=self.sharp)
-
-
-Order = Clear | Blurry | Imbalanced | Blend | Given
-ORDERS: dict[str, type[Order]] = {o.__name__.lower(): o for o in (Clear, Blurry, Imbalanced, Blend, Given)}
+Order = Clear | Blurry | Imbalanced | Blend
+ORDERS: dict[str, type[Order]] = {o.__name__.lower(): o for o in (Clear, Blurry, Imbalanced, Blend)}
 """The orders of a pass, by the names the command line knows them by."""
 
 
