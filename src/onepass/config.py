@@ -364,6 +364,14 @@ def with_fields(config: Config, given: Mapping[str, Any]) -> tuple[Config, set[s
     return Config.from_json(tree), missing
 
 
+def with_source_fields(source: Source, given: Mapping[str, Any]) -> Source:
+    """The data with those of its own fields set that are given, as `data.size`: a recipe starts from them."""
+    tree = to_json(source)
+    own = {path: value for path, value in given.items() if path.startswith("data.")}
+    set_ = [_set(type(source), tree, path.removeprefix("data."), value, path) for path, value in own.items()]
+    return build(Source, tree, "data") if any(set_) else source
+
+
 def with_field(config: Config, path: str, given: Any) -> Config:
     """The config with one field set, from JSON or text."""
     changed, missing = with_fields(config, {path: given})
