@@ -29,15 +29,20 @@ def pixels(source: str | Path | bytes, channels: int = 3, size: tuple[int, int] 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow's, about metadata and sizes
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
-                image = _eight_bits(opened).convert("L" if channels == 1 else "RGB")
-        if size is not None and image.size != (size[1], size[0]):
-            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+                return of_pillow(opened, channels, size)
     except FileNotFoundError:
         raise
     except UnidentifiedImageError as error:
         raise Unreadable("it is no image of a format that Pillow knows") from error
     except Exception as error:  # a broken file may raise anything
         raise Unreadable(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def of_pillow(image: Image.Image, channels: int = 3, size: tuple[int, int] | None = None) -> np.ndarray:
+    """The same of an image that is open already.  One that is broken may raise anything."""
+    image = _eight_bits(image).convert("L" if channels == 1 else "RGB")
+    if size is not None and image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     values = np.array(image, dtype=np.uint8)
     return values[None] if channels == 1 else np.ascontiguousarray(values.transpose(2, 0, 1))
 

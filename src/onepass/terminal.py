@@ -83,7 +83,7 @@ class Live:
             return ("stopped" if isinstance(state, Interrupted) else "failed"), "", "", ""
         wall, first = self.began[i]
         rate = (state.samples - first) / max(time.monotonic() - wall, 1e-9)
-        left = f"{_duration((state.total - state.samples) / rate)} left" if state.samples > first else ""
+        left = f"{duration((state.total - state.samples) / rate)} left" if state.samples > first else ""
         accuracy = "" if state.accuracy is None else f"{100 * state.accuracy:.1f} %"
         return f"{state.samples}/{state.total} images", f"{rate:.0f} images/s", left, accuracy
 
@@ -98,7 +98,8 @@ class Live:
         return shown
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
