@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from onepass.config import Config
+from onepass.data.cache import available_cores
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress, run
 from onepass.record import Record, Recorder
@@ -60,13 +61,6 @@ def sweep(
                 outcomes |= {j: Interrupted(NOT_BEGUN) for j in waiting if j not in outcomes}
                 break
     return [outcomes[i] for i in range(len(configs))]
-
-
-def available_cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _one(config: Config, root: Path, data_dir: Path | None, tell: Callable[[Progress], None]) -> Outcome:
@@ -168,7 +162,7 @@ def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | 
 
     config = config if isinstance(config, Config) else Config.from_json(config)
     if config.device.startswith("cuda"):  # side by side on one device: each its share of the memory
-        torch.cuda.set_per_process_memory_fraction(_share, config.device)
+        torch.cuda.set_per_process_memory_fraction(_share, torch.device(config.device).index or 0)
     return _one(config, root, data_dir, tell)
 
 

@@ -35,7 +35,7 @@ def add(commands: "Commands") -> None:
     run.add_argument("--data", metavar="NAME", help="the data set: digits (default: digits)")
     run.add_argument("--data-dir", type=Path, metavar="DIR", help="where data lies (default: $ONEPASS_DATA, the user's cache)")
     run.add_argument("--memory", metavar="N", help="images remembered (default: the data's)")
-    run.add_argument("--stream", metavar="KIND", help="clear or blurry (default: clear)")
+    run.add_argument("--stream", metavar="KIND", help="clear, blurry, imbalanced or blend (default: clear)")
     run.add_argument("--tasks", metavar="N", help="tasks in the stream (default: the data's)")
     run.add_argument("--seeds", nargs="+", metavar="N", help="one run for each (default: 0)")
     run.add_argument("--recipe", metavar="NAME", help="default (the paper's text) or published (what its code ran)")
