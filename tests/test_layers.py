@@ -14,7 +14,9 @@ RINGS = """
     errors losses teachers
     seeds augment stream data held_out boundaries memory nets
     step method methods distill graph learner
-    contract probes metrics config recipes record loop engine pool cluster search figures predict terminal report paper
+    contract probes metrics config recipes record loop
+    engine pool needs store place worker cluster search
+    figures predict terminal report paper
     online adapters commands cli
 """.split()
 ONLY = {"data": {"data", "errors", "seeds", "augment", "stream"}}  # narrower than its place
