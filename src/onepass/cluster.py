@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from onepass.config import Config
+from onepass.data.cache import available_cores
 from onepass.engine import NOT_BEGUN, AtWork, Engine, Lost, Outcome, Tell
 from onepass.errors import Refused, unknown
 from onepass.loop import Interrupted, Progress
 from onepass.needs import Need
 from onepass.nets import resolve_precision
 from onepass.place import Place
-from onepass.pool import Processes, available_cores
+from onepass.pool import Processes
 from onepass.record import Record
 from onepass.store import Store
 from onepass.worker import checked, measured, trained
@@ -31,6 +32,8 @@ GIB = 2**30
 
 def engine(name: str = "local", *, workers: int | None = None, address: str | None = None, store: str | None = None) -> Engine:
     """An engine by the name that the command line knows it by."""
+    if workers is not None and workers < 1:
+        raise Refused(f"`--workers {workers}` would run nothing; take at least 1.")
     if name == "local":
         for flag, given in (("--address", address), ("--store", store)):
             if given is not None:

@@ -12,11 +12,16 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 import torch
 
 from onepass.__about__ import RESULTS_VERSION
-from onepass.augment import Augment, Full, Partial
+from onepass.augment import Augment, Full, Normalised, Partial
 from onepass.boundaries import Boundaries, NewClass, Oracle
 from onepass.data import Source
+from onepass.data.arrays import Arrays, Npz
 from onepass.data.cifar import Cifar10, Cifar100
 from onepass.data.digits import Digits
+from onepass.data.folder import Folder
+from onepass.data.imagenet100 import ImageNet100
+from onepass.data.parquet import Parquet
+from onepass.data.tiny_imagenet import TinyImageNet
 from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SDP, SINGLE_VIEW, Distiller, Warm
 from onepass.errors import Refused, unknown
 from onepass.held_out import FirstTasks, HeldOut, LastTenth
@@ -26,7 +31,7 @@ from onepass.methods import METHODS
 from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
 from onepass.probes import Predictions, Probe
 from onepass.seeds import Seeds
-from onepass.stream import Blurry, Clear, Spec
+from onepass.stream import ORDERS, Order, Spec
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
 
 OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
@@ -37,7 +42,7 @@ class Config:
     """Everything a run depends on.  `run(config)` does it; `Config.from_json` and `to_json` keep it."""
 
     data: Source
-    stream: Clear | Blurry
+    stream: Order
     method: Method
     teacher: Teacher | None = None
     distill: Distiller | None = None
@@ -88,7 +93,9 @@ class Config:
     @property
     def folder(self) -> Path:
         """Where its record lies, below the folder of all runs."""
-        setting = f"{self.data.name}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
+        kind, _, where = self.data.name.partition(":")
+        data = f"{kind}-{Path(where).resolve().stem}" if where else kind  # which of several of one name, the identity says
+        setting = f"{data}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
         return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
 
     @property
@@ -109,8 +116,9 @@ class Config:
             reason = getattr(part, "needs_tasks", "")
             if reason and not sharp and self.boundaries is None:
                 raise Refused(
-                    f"`{type(part).__name__}` cannot be run on a `Blurry` stream, which does not say where tasks begin: {reason}. "
-                    "Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the paper's for OCM."
+                    f"`{type(part).__name__}` cannot be run on a `{type(self.stream).__name__}` stream, which does not say where "
+                    f"tasks begin: {reason}. Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the "
+                    "paper's for OCM."
                 )
         habits = self.data.habits
         return Learner(
@@ -146,7 +154,7 @@ class Config:
 
 
 FAMILIES: dict[Any, tuple[type, ...]] = {
-    Source: (Digits, Cifar10, Cifar100),
+    Source: (Digits, Cifar10, Cifar100, TinyImageNet, ImageNet100, Folder, Npz, Parquet, Arrays),
     Method: tuple(METHODS.values()),
     Teacher: (EMA, HypoExponential, Snapshot, Frozen),
     Distiller: (MKD, SDP, Warm),
@@ -154,7 +162,7 @@ FAMILIES: dict[Any, tuple[type, ...]] = {
     HeldOut: (LastTenth, FirstTasks),
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
-    Augment: (Full, Partial),
+    Augment: (Full, Partial, Normalised),
     Probe: (Predictions,),
 }
 """The classes by which a field of each protocol may be named in JSON and on the command line."""
@@ -383,4 +391,4 @@ def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) ->
 def _named(name: str) -> type:
     if ".py:" in name:
         return load_class(name, None)
-    return next(k for family in (*FAMILIES.values(), (Clear, Blurry)) for k in family if k.__name__ == name)
+    return next(k for family in (*FAMILIES.values(), tuple(ORDERS.values())) for k in family if k.__name__ == name)

@@ -5,6 +5,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,9 @@ def measure(config: Config, data_dir: Path | None = None) -> Need:
         limit=min(per_class * in_a_task + 2 * config.batch_size, config.limit or sys.maxsize),
         boundaries=NewClass(lag=2) if isinstance(config.boundaries, NewClass) else config.boundaries,
     )
-    images = stream.x.nbytes + config.memory * (stream.x[0].nbytes + 8 + 4 * stream.spec.classes)
+    there: Any = stream.x  # tensors, or images on the disk, which take none
+    image = stream.x[0].nbytes + 8 + 4 * stream.spec.classes
+    images = config.memory * image + (stream.x.nbytes if isinstance(there, torch.Tensor) else 0)
     cuda = torch.device(config.device) if config.device.startswith("cuda") else None
     if cuda is not None:
         torch.cuda.reset_peak_memory_stats(cuda)

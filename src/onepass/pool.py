@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from onepass.config import Config
+from onepass.data.cache import available_cores
 from onepass.engine import NOT_BEGUN, AtWork, Engine, Lost, Outcome, Tell, drive
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress, run
@@ -59,13 +60,6 @@ def sweep(
                 at_work.submit(i, configs[i])
             drive(at_work, lambda: len(outcomes) < len(configs))
     return [outcomes[i] for i in range(len(configs))]
-
-
-def available_cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -242,7 +236,7 @@ def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | 
     _news.put((i, os.getpid()))
     config = config if isinstance(config, Config) else Config.from_json(config)
     if config.device.startswith("cuda"):  # side by side on one device: each its share of the memory
-        torch.cuda.set_per_process_memory_fraction(_share, config.device)
+        torch.cuda.set_per_process_memory_fraction(_share, torch.device(config.device).index or 0)
     return _one(config, root, data_dir, seldom(lambda progress: _news.put((i, progress))))
 
 

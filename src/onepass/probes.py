@@ -54,7 +54,8 @@ class Predictions:
     def __call__(self, learner: Learner, stream: Stream, test: Batch, moment: Moment) -> Iterator[tuple[str, np.ndarray]]:
         tasks = stream.spec.tasks[: moment.ended + (0 if moment.task_end else 1)]
         asked = torch.isin(test.y, torch.tensor([c for task in tasks for c in task]))
+        rows = asked.nonzero().squeeze(1)
         for which in learner.networks if moment.task_end else (learner.infer,):
             predicted = np.full(len(test), -1, dtype=np.int16)
-            predicted[asked.numpy()] = learner.predict(test.x[asked], which).numpy()
+            predicted[asked.numpy()] = learner.predict(test.x.index_select(0, rows), which).numpy()
             yield f"{'task' if moment.task_end else 'curve'}/{which}", predicted

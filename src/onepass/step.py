@@ -56,7 +56,7 @@ class Out:
 
     @cached_property
     def logits(self) -> Tensor:
-        return self._forward.apply("logits", self._forward.net.classifier, self._hidden, of=self._names)
+        return self._forward.shown(self._forward.apply("logits", self._forward.net.classifier, self._hidden, of=self._names))
 
     def head(self, name: str) -> Tensor:
         if name not in self._heads:
@@ -65,10 +65,13 @@ class Out:
 
 
 class Forward:
-    """One network, for one step: forwards each view at most once, and records every launch in `calls`."""
+    """One network, for one step: forwards each view at most once, and records every launch in `calls`.
 
-    def __init__(self, name: str, net: Net, *, grad: bool, precision: str, seeds: Seeds, update: int):
-        self.name, self.net, self.grad, self.precision = name, net, grad, precision
+    Where only the first `classes` have been met, on an open stream, its logits are theirs alone.
+    """
+
+    def __init__(self, name: str, net: Net, *, grad: bool, precision: str, seeds: Seeds, update: int, classes: int | None = None):
+        self.name, self.net, self.grad, self.precision, self.classes = name, net, grad, precision, classes
         self.seeds, self.update, self.open = seeds, update, True
         self.drew = False  # whether the network drew anything on a CUDA device (dropout), which a graph would not draw again
         self.calls: list[tuple[str, ...]] = []  # what was launched together, for budgets and errors
@@ -116,8 +119,12 @@ class Forward:
         hidden = self.run((f"peek {view.name}",), look, x)
         self.peeks.append((view.name, len(x)))
         out = Out(self, hidden, (view.name,))
-        out.__dict__["logits"] = _wide(parts[1])
+        out.__dict__["logits"] = self.shown(_wide(parts[1]))
         return out
+
+    def shown(self, logits: Tensor) -> Tensor:
+        """Of the logits of all classes there may be, those of the classes met."""
+        return logits if self.classes is None else logits[:, : self.classes]
 
     def apply(self, what: str, module: nn.Module, *inputs: Tensor, of: tuple[str, ...] = ()) -> Tensor:
         """A further part of the network, on what its body gave `of` some views."""
@@ -181,6 +188,7 @@ class Step:
         since: int,
         asks: Callable[[str], Refused] | None,
         dtype: torch.dtype = torch.float32,
+        mirror: "Mirror | None" = None,
     ):
         self.spec, self.stream, self._memory, self.replay_size, self.student = spec, stream, memory, replay_size, student
         self.state, self.augment, self.full = state, augment, full
@@ -189,6 +197,7 @@ class Step:
         self._teacher, self._nets, self._seeds, self._update = teacher, nets, seeds, update
         self._asks = asks
         self._dtype = dtype
+        self._mirror = mirror or Mirror(stream.x.device)
         self._replay: Batch | None = None
         self._both: Batch | None = None
         self._draws: dict[str, Batch] = {}
@@ -196,7 +205,7 @@ class Step:
         self._views: dict[tuple[Any, ...], View] = {}
         self._pixels: dict[Batch, Tensor] = {}
         self.drawn: Drawn = [("stream", (), stream)]
-        self.asked: set[str] = set()  # what the loss wanted to know on the host
+        self.asked: set[str] = {"seen"} if spec.open else set()  # what the loss wanted to know on the host
         self.obstacle = ""  # to doing the same again with other images
 
     # -- batches --
@@ -310,6 +319,15 @@ class Step:
     def new(self) -> Tensor:
         return self._ruled("which classes are new in this task", "new")
 
+    def there(self, mask: Tensor) -> Tensor:
+        """A mask of the classes, made on the host, on the device."""
+        return self._mirror(mask)
+
+    @property
+    def mirrored(self) -> list[Tensor]:
+        """All masks that were ever asked for and are kept on the device."""
+        return list(self._mirror.copies.values())
+
     def _ruled(self, what: str, name: str) -> Any:
         if self._asks is not None:
             raise self._asks(what)
@@ -403,6 +421,26 @@ class Step:
         if of not in self._pixels:
             self._pixels[of] = of.x.to(self._dtype).div_(255)
         return self._pixels[of]
+
+
+class Mirror:
+    """Masks of the host, on the device: each is copied once, so that an update that asks for known ones alone can be captured."""
+
+    def __init__(self, device: torch.device, most: int = 4096):
+        self.device, self.most = device, most
+        self.copies: dict[bytes, Tensor] = {}
+
+    def __call__(self, mask: Tensor) -> Tensor:
+        if self.device.type == "cpu":
+            return mask
+        key = bytes(mask.numpy())
+        copy = self.copies.pop(key, None)
+        if copy is None:
+            copy = mask.to(self.device, non_blocking=True)
+        self.copies[key] = copy  # the last one asked for
+        if len(self.copies) > self.most:
+            del self.copies[next(iter(self.copies))]
+        return copy
 
 
 class _Parts(nn.Module):
