@@ -92,6 +92,7 @@ def _join(ray: Any, address: str | None, workers: int | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         cores = max(available_cores(), workers or 1)
+        os.environ.setdefault("RAY_worker_niceness", "0")  # as urgent as the local pool's
         ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=100 * 2**20, **quiet)
         return
     if address != "auto":
@@ -178,6 +179,8 @@ class _Tasks:
         self._running: dict[Any, tuple[int, Config]] = {}
         self._unwanted: set[int] = set()
         self._over = False
+        self._measure: Any = ray.remote(num_cpus=cores, max_calls=1, max_retries=RETRIES)(measured)
+        self._train: Any = ray.remote(num_cpus=cores, max_calls=0, max_retries=RETRIES)(trained)
 
     def submit(self, i: int, config: Config) -> None:
         precision: Any = resolve_precision(config.precision, torch.device(config.device))
@@ -187,9 +190,8 @@ class _Tasks:
             self._begin(i, config, self._needs[kind])
             return
         if kind not in self._waiting:
-            device = float(config.device != "cpu")
-            task: Any = self.ray.remote(num_cpus=self.cores, num_gpus=device, max_calls=1, max_retries=RETRIES)(measured)
-            self._measuring[task.remote(config.to_json(), self.place)] = kind
+            whole = self._measure.options(num_gpus=float(config.device != "cpu"))
+            self._measuring[whole.remote(config.to_json(), self.place)] = kind
         self._waiting.setdefault(kind, []).append((i, config))
 
     def _begin(self, i: int, config: Config, need: Need | None) -> None:
@@ -204,10 +206,8 @@ class _Tasks:
             )
             self.tell(i, refused)
             return
-        task: Any = self.ray.remote(
-            num_cpus=self.cores, memory=need.memory, num_gpus=need.device, max_retries=RETRIES, name=config.title
-        )(trained)
-        ref = task.remote(i, config.to_json(), config.identity, self.place, self.cores, need.device, self._post)
+        declared = self._train.options(memory=need.memory, num_gpus=need.device, name=config.title)
+        ref = declared.remote(i, config.to_json(), config.identity, self.place, self.cores, need.device, self._post)
         self._running[ref] = i, config
 
     def listen(self, seconds: float) -> None:

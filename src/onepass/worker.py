@@ -58,7 +58,8 @@ def trained(i: int, tree: dict[str, Any], identity: str, place: Place, threads: 
         torch.set_num_threads(threads)
         if share:
             torch.cuda.set_per_process_memory_fraction(share)
-        tell = seldom(lambda progress: post.put_nowait((i, progress)))
+        # Not waited for: Ray would lend a waiting task's cores to another.
+        tell = seldom(lambda progress: post.actor.put_nowait.remote((i, progress)))
         if place.store is None:
             return _when_free(lambda: run(config, place.shared, data_dir=place.data_dir, tell=tell))
         return _by_store(Store(place.store), config, place.data_dir, tell)
