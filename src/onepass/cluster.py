@@ -20,11 +20,11 @@ from onepass.errors import Refused, unknown
 from onepass.loop import Interrupted, Progress
 from onepass.needs import Need
 from onepass.nets import resolve_precision
-from onepass.place import Place
+from onepass.place import Place, checked
 from onepass.pool import Processes
 from onepass.record import Record
 from onepass.store import Store
-from onepass.worker import checked, measured, trained
+from onepass.worker import measured, trained
 
 RETRIES = 5  # of a run whose worker died; a run that kills its worker each time is given up
 GIB = 2**30
@@ -179,8 +179,8 @@ class _Tasks:
         self._running: dict[Any, tuple[int, Config]] = {}
         self._unwanted: set[int] = set()
         self._over = False
-        self._measure: Any = ray.remote(num_cpus=cores, max_calls=1, max_retries=RETRIES)(measured)
-        self._train: Any = ray.remote(num_cpus=cores, max_calls=0, max_retries=RETRIES)(trained)
+        self._measure: Any = ray.remote(num_cpus=cores, max_retries=RETRIES)(measured)
+        self._train: Any = ray.remote(num_cpus=cores, max_retries=RETRIES)(trained)
 
     def submit(self, i: int, config: Config) -> None:
         precision: Any = resolve_precision(config.precision, torch.device(config.device))

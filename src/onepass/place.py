@@ -71,3 +71,12 @@ class Place:
                 f"The folder `{self.shared}` cannot be written on `{me}`, where a worker runs ({error.strerror}); give the rights "
                 "to it, or another with `--runs`."
             ) from error
+
+
+def checked(place: Place) -> Refused | None:
+    """What is wrong with it here; this module waits for no torch, as workers are asked before they have any."""
+    try:
+        place.check()
+    except Refused as error:
+        return error
+    return None

@@ -1,4 +1,4 @@
-"""What a worker of a cluster does: sees whether it shares the records' place, measures a run, or does one."""
+"""What a worker of a cluster does: measures a run, or does one and tells how far it is."""
 
 import os
 import shutil
@@ -22,14 +22,6 @@ from onepass.record import Busy, Record
 from onepass.store import Store
 
 PATIENCE = 60.0  # seconds for the lock of a worker that died on another machine to be let go
-
-
-def checked(place: Place) -> Refused | None:
-    try:
-        place.check()
-    except Refused as error:
-        return error
-    return None
 
 
 def measured(tree: dict[str, Any], place: Place) -> Need | None:
