@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:
+    from onepass.arrivals import Open as Open
     from onepass.augment import Full as Full
     from onepass.augment import Partial as Partial
     from onepass.boundaries import NewClass as NewClass
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from onepass.teachers import average as average
 
 _PLACES = {
+    "arrivals": ("Open",),
     "augment": ("Full", "Partial"),
     "boundaries": ("NewClass", "Oracle"),
     "config": ("Config",),

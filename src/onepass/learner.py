@@ -195,6 +195,12 @@ class Learner:
             )
         present = torch.zeros(self.spec.classes, dtype=torch.bool)
         present[labels] = True
+        met = self.seen | present
+        if self.spec.open and not met[: int(met.sum())].all():
+            raise Refused(
+                f"A label is {high}, and only {int(met.sum()) - 1} other classes have been met: on an open stream labels are "
+                "numbered as they come, from 0; let `onepass.Open` or `onepass.arrivals.Labels` number them."
+            )
         asked = self.boundaries is not None and self.clock.batches > 0
         if asked and self.boundaries is not None and self.boundaries(present, self.seen, self.since, self.spec):
             self.task, self.since = self.task + 1, 0
@@ -202,7 +208,7 @@ class Learner:
             for follower in self.followers.values():
                 follower.boundary(self.student)
         self.new = self.new | (present & ~self.seen)
-        self.seen = self.seen | present
+        self.seen = met
         return present
 
     def step(self, rows: Batch, present: Tensor) -> Step:
@@ -210,7 +216,9 @@ class Learner:
 
         def forward(name: str, net: nn.Module, grad: bool) -> Forward:
             assert isinstance(net, Net)
-            return Forward(name, net, grad=grad, precision=self.precision, seeds=self.seeds, update=self.clock.updates)
+            classes = self.classes if self.spec.open else None
+            update = self.clock.updates
+            return Forward(name, net, grad=grad, precision=self.precision, seeds=self.seeds, update=update, classes=classes)
 
         nets = {name: forward(name, f.net, False) for name, f in self.followers.items()}
         return Step(
@@ -250,6 +258,11 @@ class Learner:
     # -- what was learnt --
 
     @property
+    def classes(self) -> int:
+        """How many classes a prediction is one of: all; on an open stream, those met so far."""
+        return int(self.seen.sum()) if self.spec.open else self.spec.classes
+
+    @property
     def networks(self) -> tuple[Infer, ...]:
         """The networks that can predict."""
         if "teacher" in self.followers:
@@ -270,12 +283,14 @@ class Learner:
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
         _bytes(x)
+        if not self.classes:
+            raise Refused("No class has been met yet, so there is none to predict; `observe` a batch of the stream first.")
         with predicting(self.network(which)) as net, low_precision(self.precision, self.device), repeatable(self.device):
             parts = [
                 net((part.to(self.device, non_blocking=True).to(self.dtype) / 255).contiguous(memory_format=torch.channels_last))
                 for part in x.split(rows)
             ]
-        return torch.cat([p.to(self.dtype) for p in parts]).cpu()
+        return torch.cat([p[:, : self.classes].to(self.dtype) for p in parts]).cpu()
 
     def predict(self, x: Tensor, which: Infer | None = None) -> Tensor:
         """The class of each uint8 image, numbered by arrival."""

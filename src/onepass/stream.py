@@ -14,13 +14,18 @@ from onepass.seeds import Seeds
 
 @dataclass(frozen=True)
 class Spec:
-    """What is known about a stream before it starts."""
+    """What is known about a stream before it starts.
+
+    Of an `open` one neither length nor classes are known: `classes` is the most there may be, and a network shows the outputs of
+    those met so far, which come first, since labels are numbered as they arrive.
+    """
 
     classes: int  # width of the classifier
     image: tuple[int, int, int]  # channels, height, width
     tasks: tuple[tuple[int, ...], ...] = ()  # classes of each task, numbered in order of arrival; empty if there are none
     original: tuple[int, ...] = ()  # the data set's own label of each class
     names: tuple[str, ...] = ()  # and its name
+    open: bool = False
 
 
 @dataclass(frozen=True, eq=False)
