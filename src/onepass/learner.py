@@ -147,18 +147,7 @@ class Learner:
         rows = Batch(rows.x, rows.y, rows.extra, "stream")
         loss, step = None, None
         for _ in range(self.updates):
-            step = self.step(rows, present)
-            with repeatable(self.device):
-                if self.graphs is None:
-                    loss = self.backward(step)
-                else:
-                    step, loss = self.graphs(step)
-            if loss is not None:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-                for follower in self.followers.values():
-                    follower.update(self.student)
-            self.clock.updates += 1
+            loss, step = self.update(rows, present)
         assert step is not None
         extra = self.method.remember(step)
         self.memory.add(rows.x, batch.y, extra, rng=self.seeds.torch("reservoir", self.clock.updates))
@@ -166,6 +155,22 @@ class Learner:
         self.clock.batches += 1
         self.since += 1
         return {} if loss is None else {"loss": loss.detach()}
+
+    def update(self, rows: Batch, present: Tensor) -> tuple[Tensor | None, Step]:
+        """One update of the network, by rows that have been met; nothing is remembered."""
+        step = self.step(rows, present)
+        with repeatable(self.device):
+            if self.graphs is None:
+                loss = self.backward(step)
+            else:
+                step, loss = self.graphs(step)
+        if loss is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            for follower in self.followers.values():
+                follower.update(self.student)
+        self.clock.updates += 1
+        return loss, step
 
     def backward(self, step: Step) -> Tensor | None:
         """The loss of an update, and its gradients."""
