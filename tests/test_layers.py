@@ -15,7 +15,7 @@ RINGS = """
     seeds augment stream arrivals data boundaries memory nets
     step method methods distill graph learner
     contract probes metrics config recipes record loop pool figures predict terminal report paper
-    online adapters commands cli
+    given checkup export online adapters commands cli
 """.split()
 ONLY = {"data": {"data", "errors", "seeds", "augment", "stream"}}  # narrower than its place
 FREE = {"__init__", "__about__"}  # the package's own: they import anything, and anything imports them

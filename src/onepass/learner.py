@@ -290,12 +290,8 @@ class Learner:
         _bytes(x)
         if not self.classes:
             raise Refused("No class has been met yet, so there is none to predict; `observe` a batch of the stream first.")
-        with predicting(self.network(which)) as net, low_precision(self.precision, self.device), repeatable(self.device):
-            parts = [
-                net((part.to(self.device, non_blocking=True).to(self.dtype) / 255).contiguous(memory_format=torch.channels_last))
-                for part in x.split(rows)
-            ]
-        return torch.cat([p[:, : self.classes].to(self.dtype) for p in parts]).cpu()
+        with predicting(self.network(which)) as net:
+            return answers(net, x, self.precision, self.device, rows)[:, : self.classes]
 
     def predict(self, x: Tensor, which: Infer | None = None) -> Tensor:
         """The class of each uint8 image, numbered by arrival."""
@@ -344,6 +340,18 @@ class Learner:
         samples, batches, updates, self.task, self.since = (int(v) for v in state["clock"])
         self.clock = Clock(samples, batches, updates)
         self.seen, self.new = state["seen"].clone(), state["new"].clone()
+
+
+@torch.no_grad()
+def answers(net: nn.Module, x: Tensor, precision: str, device: torch.device, rows: int = 250) -> Tensor:
+    """Logits of uint8 images by a network in evaluation mode, so many at a time, (n, classes) on the host."""
+    dtype = torch.float64 if precision == "fp64" else torch.float32
+    with low_precision(precision, device), repeatable(device):
+        parts = [
+            net((part.to(device, non_blocking=True).to(dtype) / 255).contiguous(memory_format=torch.channels_last))
+            for part in x.split(rows)
+        ]
+    return torch.cat([p.to(dtype) for p in parts]).cpu()
 
 
 def check_parts(teacher: Teacher | None, distill: Distiller | None, infer: str) -> None:
