@@ -30,7 +30,7 @@ from onepass.recipes import recipe
 from onepass.record import aside
 from onepass.seeds import Seeds
 from onepass.stream import Batch, Spec
-from onepass.teachers import Frozen, Teacher
+from onepass.teachers import EMA, Frozen, Teacher
 
 LARGE = 65  # pixels from which on a network begins with a stem for large images
 
@@ -86,7 +86,8 @@ class OnlineLearner:
     method       as the command line has it: `er+mkd`, `derpp`, `file.py:Class+mkd`, ...
     memory       images that are kept to be replayed, of all that have passed.
     image        channels, height and width of every image.
-    net, optim, augment, boundaries   instead of the method's usual ones.
+    net, optim, teacher, augment, boundaries   instead of the method's usual ones; a moving average is debiased, so that it is of
+                 use from the first images on.
     batch_size   images that an update sees of what is learnt; `replay_size`: and of the memory.
     """
 
@@ -100,6 +101,7 @@ class OnlineLearner:
         *,
         net: Network | None = None,
         optim: Optim | None = None,
+        teacher: Teacher | None = None,
         augment: Augment | None = None,
         boundaries: Boundaries | None = None,
         batch_size: int = 10,
@@ -116,6 +118,9 @@ class OnlineLearner:
                 raise Refused("One of the `classes` is named twice; name each once.")
         config = recipe(method, _Given(), memory=memory, stream="blurry", tasks=1, seed=seed, device=device)
         config = replace(config, batch_size=batch_size, replay_size=replay_size, precision=precision)
+        if teacher is None and isinstance(config.teacher, EMA):
+            teacher = replace(config.teacher, start="debiased")  # it is asked from the first images on (bench/RESULTS.md)
+        config = replace(config, teacher=teacher or config.teacher)
         boundaries = boundaries or config.boundaries
         for part in config.method, config.teacher:
             reason = getattr(part, "needs_tasks", "")
@@ -174,7 +179,7 @@ class OnlineLearner:
         for some in np.array_split(np.arange(len(rows)), many):
             with self._lock:
                 numbers = self._names.number(names[i] for i in some)
-                self._observe(Batch(rows[torch.from_numpy(some)], numbers, name="stream"))
+                _observe(self._learner, Batch(rows[torch.from_numpy(some)], numbers, name="stream"))
                 self._publish()
 
     def partial_fit(self, X: Any, y: Any, classes: Sequence[Label] | None = None) -> "OnlineLearner":  # noqa: N803
@@ -200,7 +205,7 @@ class OnlineLearner:
             batch = Batch(torch.zeros(1, *self.setup.image, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), name="stream")
             try:
                 for _ in range(2):
-                    _observed(trial, batch)
+                    _observe(trial, batch)
                 self._alone = True
             except ValueError:
                 self._alone = False
@@ -210,20 +215,19 @@ class OnlineLearner:
                 f"batch-norm cannot normalise a single image of {self.setup.image}; give two or more at a time, or take `er+mkd`."
             )
 
-    def _observe(self, batch: Batch) -> None:
-        loss = _observed(self._learner, batch)
-        if loss is not None and not bool(loss.isfinite()):
-            raise Refused(
-                f"The loss is {float(loss)}: it diverged. Predictions are those of before; load the last file, and take a smaller "
-                "learning rate (`optim=Adam(lr=...)`)."
-            )
-
     def _publish(self) -> None:
         """Let what was learnt be predicted by: a copy takes the place of the last one, at once."""
         net = self._learner.network()
         if self.setup.infer != "average":  # which is a copy already
             net = deepcopy(net)
-        self._published = Published(cast(Net, net.requires_grad_(False).eval()), tuple(self._names.names))
+        net.requires_grad_(False).eval()
+        numbers = [t for t in (*net.parameters(), *net.buffers()) if t.is_floating_point()]
+        if not bool(torch.nn.utils.get_total_norm(numbers).isfinite()):
+            raise Refused(
+                "The weights are no longer numbers: it diverged. Predictions are those of before; load the last file, and take a "
+                "smaller learning rate (`optim=Adam(lr=...)`)."
+            )
+        self._published = Published(cast(Net, net), tuple(self._names.names))
 
     # -- predicting --
 
@@ -315,6 +319,8 @@ class OnlineLearner:
             classes = about["classes"]
             self._begin(None if classes is None else tuple(classes), about["names"], device)
             self._learner.load_state_dict(state)
+            if self._names.names != about["names"] or len(self._names) != self._learner.classes:
+                raise ValueError("its labels are not those of its network")
         except (SafetensorError, OSError, LookupError, TypeError, ValueError, RuntimeError) as error:
             said = str(error).partition("\n")[0]
             raise Refused(f"`{path}` is not a learner that was saved ({said}); give a file that `save` wrote.") from error
@@ -343,14 +349,12 @@ class _Given:
         raise Refused("These images are given to `OnlineLearner.learn`, and nowhere to be loaded from.")
 
 
-def _observed(learner: Learner, batch: Batch) -> Tensor | None:
-    """The loss of a batch.  A method that needs something to replay learns from the very first by replaying it."""
+def _observe(learner: Learner, batch: Batch) -> None:
+    """Learn from a batch.  A method that needs something to replay learns from the very first by replaying it."""
     first = not learner.clock.batches
-    loss = learner.observe(batch).get("loss")
-    if first and loss is None:
+    if not learner.observe(batch) and first:
         rows = batch.to(learner.device)
-        loss, _ = learner.update(Batch(rows.x, rows.y, rows.extra, "stream"), learner.seen)
-    return None if loss is None else loss.detach()
+        learner.update(Batch(rows.x, rows.y, rows.extra, "stream"), learner.seen)
 
 
 def _plain(tensor: Tensor) -> Tensor:
