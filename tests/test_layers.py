@@ -17,7 +17,7 @@ RINGS = """
     contract probes metrics config recipes record loop
     engine pool needs store place worker cluster search
     figures predict terminal doctor report paper
-    online adapters commands cli
+    given checkup export online adapters commands cli
 """.split()
 ONLY = {"data": {"data", "errors", "files", "images", "seeds", "augment", "stream"}}  # narrower than its place
 FREE = {"__init__", "__about__"}  # the package's own: they import anything, and anything imports them
