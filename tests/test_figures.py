@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from onepass import figures
-from onepass.figures import Curve
+from onepass.figures import Curve, style
 
 METHODS = ("er", "er+mkd", "a method & <more>")
 TASKS = ((0, 1), (2, 3), (4, 5, 6))
@@ -69,7 +69,7 @@ def test_seeds_are_read_where_all_of_them_reach() -> None:
 def test_more_methods_than_colours_are_told_apart() -> None:
     axes = figures.along_the_stream(curves(1, [str(i) for i in range(14)]), [], "").axes[0]
     assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 14
-    assert [line.get_color() for line in axes.lines[:7]] == list(figures.PALETTE)
+    assert [line.get_color() for line in axes.lines[:7]] == list(style.PALETTE)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
@@ -133,14 +133,14 @@ def test_inputs_are_left_alone() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_names_are_spread(seed: int) -> None:
     y = np.random.default_rng(seed).uniform(20, 40, 9)
-    spread = figures._spread(y, 3.0, 0.0, 100.0)
+    spread = style.spread(y, 3.0, 0.0, 100.0)
     assert (np.diff(spread[np.argsort(y)]) >= 3 - 1e-9).all()
     assert spread.mean() == pytest.approx(y.mean())  # no further than needed
     for low, high in ((30.0, 100.0), (0.0, 30.0)):
-        bounded = figures._spread(y, 3.0, low, high)
+        bounded = style.spread(y, 3.0, low, high)
         assert low - 1e-9 <= bounded.min() and bounded.max() <= high + 1e-9
     apart = np.array([30.0, 10.0, 20.0])
-    np.testing.assert_allclose(figures._spread(apart, 3.0, 0.0, 100.0), apart)
+    np.testing.assert_allclose(style.spread(apart, 3.0, 0.0, 100.0), apart)
 
 
 def test_neither_the_package_nor_pyplot_is_touched() -> None:
