@@ -63,7 +63,7 @@ def run(
     if recorder.finished:
         return recorder.record
     threads = _recorded_threads(recorder)
-    with _threads(threads), _stoppable() as stop:
+    with threads_of_torch(threads), _stoppable() as stop:
         stream, test, fingerprint = prepare(config, data_dir)
         learner = config.learner(stream.spec, sharp=stream.sharp)
         stream = stream.to(learner.device)
@@ -129,7 +129,7 @@ def _recorded_threads(recorder: Recorder) -> int | None:
 
 
 @contextmanager
-def _threads(number: int | None) -> Generator[None, None, None]:
+def threads_of_torch(number: int | None) -> Generator[None, None, None]:
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

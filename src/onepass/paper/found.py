@@ -35,6 +35,7 @@ class Found:
     cells: tuple[Cell, ...]
     runs: tuple[Run, ...]
     notes: tuple[str, ...]  # what a reader has to know: how much is missing, what was left out
+    data_dir: Path | None = None  # for what is drawn from the data itself
 
     def of(self, where: Where) -> list[Run]:
         return [run for run in self.runs if run.cell.answers(where)]
@@ -73,7 +74,9 @@ def _place(folder: Path) -> str:
     return str(folder).rpartition("-")[0]
 
 
-def find(item: Item, label: str, cells: Sequence[Cell], shelf: Shelf, scale: Scale, family: Family) -> Found:
+def find(
+    item: Item, label: str, cells: Sequence[Cell], shelf: Shelf, scale: Scale, family: Family, data_dir: Path | None = None
+) -> Found:
     """The finished runs of some cells, one precision for all seeds of a cell's setting."""
     notes: list[str] = []
     runs: list[Run] = []
@@ -104,7 +107,7 @@ def find(item: Item, label: str, cells: Sequence[Cell], shelf: Shelf, scale: Sca
     left = _left_out(item, cells, shelf, scale, family)
     if left:
         notes.append("left out: " + ", ".join(f"{n} of {what}" for what, n in left.items()))
-    return Found(label, scale, family, tuple(cells), tuple(runs), tuple(notes))
+    return Found(label, scale, family, tuple(cells), tuple(runs), tuple(notes), data_dir)
 
 
 def state_of(path: Path, config: Config) -> str:
