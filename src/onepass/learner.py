@@ -1,6 +1,6 @@
 """A method, its network, teacher, memory and optimiser, learning from one batch after another."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -268,15 +268,20 @@ class Learner:
         teacher = self.followers["teacher"]
         return teacher.net if which == "teacher" else average(self.student, teacher)
 
-    @torch.no_grad()
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
+        return self._look(x, which, rows, lambda net, images: net(images), self.precision)
+
+    def features(self, x: Tensor, which: Infer | None = None, rows: int = 250, precision: str | None = None) -> Tensor:
+        """What the classifier is given of uint8 images, (n, d) on the host; moves nothing of the learner."""
+        return self._look(x, which, rows, lambda net, images: cast(Net, net).features(images), precision or self.precision)
+
+    @torch.no_grad()
+    def _look(self, x: Tensor, which: Infer | None, rows: int, at: Callable[[nn.Module, Tensor], Tensor], precision: str) -> Tensor:
         _bytes(x)
-        with predicting(self.network(which)) as net, low_precision(self.precision, self.device), repeatable(self.device):
-            parts = [
-                net((part.to(self.device, non_blocking=True).to(self.dtype) / 255).contiguous(memory_format=torch.channels_last))
-                for part in x.split(rows)
-            ]
+        with predicting(self.network(which)) as net, low_precision(precision, self.device), repeatable(self.device):
+            images = (part.to(self.device, non_blocking=True).to(self.dtype) / 255 for part in x.split(rows))
+            parts = [at(net, image.contiguous(memory_format=torch.channels_last)) for image in images]
         return torch.cat([p.to(self.dtype) for p in parts]).cpu()
 
     def predict(self, x: Tensor, which: Infer | None = None) -> Tensor:
