@@ -111,7 +111,7 @@ def derpp(data: Source, family: Family) -> Fields:
 
 def er_ace(data: Source, family: Family) -> Fields:
     method = ERACE(shown="authors") if family == "published" else ERACE()
-    return {"method": method, "optim": SGD(lr=1e-3, momentum=0.9), "augment": _partial(data, family)} | _precise(family)
+    return {"method": method, "optim": SGD(lr=1e-3, momentum=0.9), "augment": partial(data, family)} | _precise(family)
 
 
 def dvc(data: Source, family: Family) -> Fields:
@@ -136,7 +136,7 @@ def ocm(data: Source, family: Family) -> Fields:
 def gsa(data: Source, family: Family) -> Fields:
     lr = 1e-4 if data.name == "imagenet100" else 5e-4
     method = GSA(authors=family == "published")
-    return {"method": method, "optim": Adam(lr=lr), "augment": _partial(data, family)} | _precise(family)
+    return {"method": method, "optim": Adam(lr=lr), "augment": partial(data, family)} | _precise(family)
 
 
 def pcr(data: Source, family: Family) -> Fields:
@@ -163,9 +163,10 @@ def _precise(family: Family) -> Fields:
     return {"precision": "fp32"} if family == "published" else {}
 
 
-def _partial(data: Source, family: Family) -> Augment:
-    partial = data.habits.partial
-    return replace(partial, shared=True) if family == "published" and isinstance(partial, Partial) else partial
+def partial(data: Source, family: Family) -> Augment:
+    """The partial augmentation of a data set, as a family of recipes has it."""
+    crop = data.habits.partial
+    return replace(crop, shared=True) if family == "published" and isinstance(crop, Partial) else crop
 
 
 DIGITS: Fields = {

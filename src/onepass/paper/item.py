@@ -14,7 +14,7 @@ from onepass.config import Config
 from onepass.data import Source, source
 from onepass.nets import ResNet18
 from onepass.probes import Predictions, Probe
-from onepass.recipes import Family, Setting, recipe
+from onepass.recipes import PUBLISHED, Family, Setting, recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +67,17 @@ TINY, IMAGENET100 = {"tiny-imagenet": (2000, 5000, 10000)}, {"imagenet100": (200
 ALL = CIFAR10 | CIFAR100 | TINY | IMAGENET100
 """The paper's data sets, each with its memory sizes."""
 
+METHODS = (
+    *("er", "er+sdp", "er+te", "er+mkd"),
+    *("derpp", "derpp+mkd"),
+    *("er-ace", "er-ace+mkd"),
+    *("dvc", "dvc+mkd"),
+    *("ocm", "ocm+mkd"),
+    *("gsa", "gsa+sdp", "gsa+mkd"),
+    *("pcr", "pcr+mkd"),
+)
+"""The rows of the paper's tables."""
+
 
 def settings(scale: Scale, full: Mapping[str, Sequence[int]]) -> list[tuple[Source, int]]:
     """Data sets and memory sizes: the paper's, or digits with one."""
@@ -98,6 +109,12 @@ def configured(
     if scale == "smoke":
         return replace(config, net=ResNet18(width=8), batch_size=10, replay_size=20, precision="fp32")
     return config
+
+
+def renamed(config: Config, more: str) -> Config:
+    """A changed config by a name of its own: its folder says what it is."""
+    name = config.name.removesuffix(PUBLISHED)
+    return replace(config, name=name + more + (PUBLISHED if name != config.name else ""))
 
 
 def grid(

@@ -236,25 +236,6 @@ cifar100               accuracy
     er+snapshot-high   54.6±3.3
 """)
 
-# tab:all_hp: the values tried, on CIFAR-100, memory 5000.  "momentum" with Adam stands for nothing: Adam takes none.
-Values = tuple[float | str, ...]
-_BROAD: dict[str, Values] = {
-    "optim": ("SGD", "Adam"),
-    "weight decay": (0, 1e-4),
-    "momentum": (0, 0.9),
-    "augmentation": ("full", "partial"),
-}
-SEARCHED: dict[str, dict[str, Values]] = {
-    "er": _BROAD | {"lr": (1e-4, 1e-3, 1e-2, 1e-1)},
-    "er-ace": _BROAD | {"lr": (1e-4, 1e-3, 1e-2, 1e-1)},
-    "derpp": _BROAD | {"lr": (1e-4, 1e-3, 1e-2, 3e-2), "alpha": (0.1, 0.2, 0.5, 1.0), "beta": (0.5, 1.0)},
-    "dvc": _BROAD | {"lr": (1e-4, 1e-3, 1e-2, 1e-1)},
-    "gsa": _BROAD | {"weight decay": (0,), "momentum": (0,), "lr": (1e-4, 5e-4, 1e-2, 5e-2)},  # 0.01 is printed twice
-    "er+sdp": {"optim": ("Adam",), "weight decay": (0,), "lr": (3e-4,), "mu": (10, 100, 1000, 10000), "c2": (0.5, 0.75, 0.9)},
-    "pcr": {"optim": ("Adam",), "weight decay": (0,), "lr": (5e-4,), "augmentation": ("full",)},
-    "er+te": {"optim": ("Adam",), "weight decay": (0,), "lr": (5e-4,), "alpha": (0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99)},
-}
-
 DISAGREEMENTS = {
     "clear": (
         "the paper's nearest-mean table has, for CIFAR-100 and memory 1000, ocm 29.1 (here 29.3), ocm+mkd 37.1 (38.21), dvc 19.5 "

@@ -4,24 +4,14 @@ The paper's first large table, `tab:clear_setting_all`: 17 rows x 12 columns x 5
 
     onepass paper tab_clear --where data=cifar100 memory=5000 method=er,er+mkd --run
 
-Smoke: digits, 17 methods x 2 seeds.  Status: framework tested; no cell was run at `full` yet.
+Smoke: digits, 17 methods x 2 seeds.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import ALL, Cell, Item, Scale, grid
+from onepass.paper.item import ALL, METHODS, Cell, Item, Scale, grid
 from onepass.paper.published import CLEAR, DISAGREEMENTS
 from onepass.paper.table import Table, by_setting, compared
 from onepass.recipes import Family
-
-METHODS = (
-    *("er", "er+sdp", "er+te", "er+mkd"),
-    *("derpp", "derpp+mkd"),
-    *("er-ace", "er-ace+mkd"),
-    *("dvc", "dvc+mkd"),
-    *("ocm", "ocm+mkd"),
-    *("gsa", "gsa+sdp", "gsa+mkd"),
-    *("pcr", "pcr+mkd"),
-)
 
 
 def cells(scale: Scale, family: Family) -> list[Cell]:

@@ -61,6 +61,11 @@ def accuracy(record: Record) -> float:
     return 100 * record.summary["accuracy"]
 
 
+def accuracy_of(network: str) -> Callable[[Record], float]:
+    """The same by another network of the run than the one that predicts."""
+    return lambda record: 100 * record.summary.get(f"accuracy_{network}", np.nan)
+
+
 @dataclass(frozen=True, eq=False)
 class Line:
     """One line of a comparison: which runs, what of them, the published number, and the line it is paired with by seed."""
