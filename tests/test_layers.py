@@ -12,7 +12,7 @@ FILES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rgl
 # Innermost first. A module or package imports itself and what stands before it, also inside functions and for types.
 RINGS = """
     errors losses teachers
-    seeds augment stream data boundaries memory nets
+    seeds augment stream data held_out boundaries memory nets
     step method methods distill graph learner
     contract probes metrics config recipes record loop pool figures predict terminal report paper
     online adapters commands cli

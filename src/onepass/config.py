@@ -19,6 +19,7 @@ from onepass.data.cifar import Cifar10, Cifar100
 from onepass.data.digits import Digits
 from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SDP, SINGLE_VIEW, Distiller, Warm
 from onepass.errors import Refused, unknown
+from onepass.held_out import FirstTasks, HeldOut, LastTenth
 from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
 from onepass.method import Method
 from onepass.methods import METHODS
@@ -53,6 +54,7 @@ class Config:
     precision: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = "auto"
     per_class: int | None = None  # training images of each class, the first of the data set; None: all
     limit: int | None = None  # images of the stream; None: all
+    held_out: HeldOut | None = None  # training images to test on, for a choice; None: the test images
     seed: int = 0
     name: str = field(default="", metadata=OUTSIDE)  # as the command line calls it; "" is made from the classes
     device: str = field(default="cpu", metadata=OUTSIDE)
@@ -86,7 +88,7 @@ class Config:
     @property
     def folder(self) -> Path:
         """Where its record lies, below the folder of all runs."""
-        setting = f"{self.data.name}-{type(self.stream).__name__.lower()}"
+        setting = f"{self.data.name}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
         return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
 
     @property
@@ -149,6 +151,7 @@ FAMILIES: dict[Any, tuple[type, ...]] = {
     Teacher: (EMA, HypoExponential, Snapshot, Frozen),
     Distiller: (MKD, SDP, Warm),
     Boundaries: (Oracle, NewClass),
+    HeldOut: (LastTenth, FirstTasks),
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
     Augment: (Full, Partial),

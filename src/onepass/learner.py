@@ -17,7 +17,7 @@ from onepass.memory import Memory
 from onepass.method import Method
 from onepass.nets import PRECISIONS, Net, Network, ResNet18, build_net, low_precision, predicting, repeatable, resolve_precision
 from onepass.seeds import Seeds
-from onepass.step import Drawn, Forward, Step
+from onepass.step import Drawn, Forward, Mirror, Step
 from onepass.stream import Batch, Spec
 from onepass.teachers import Follower, Teacher, average
 
@@ -133,6 +133,7 @@ class Learner:
             owner: {k: v.to(self.device) for k, v in owner.state(spec).items()} for owner in (method, distill) if owner is not None
         }
         self.graphs = Graphs(self.backward, self._again, list(self.student.parameters()), self.device) if graph else None
+        self.mirror = Mirror(self.device)
         self.clock = Clock()
         self.task, self.since = 0, 0
         self.seen = torch.zeros(spec.classes, dtype=torch.bool)
@@ -235,6 +236,7 @@ class Learner:
             since=self.since,
             asks=self._asks if self.boundaries is None else None,
             dtype=self.dtype,
+            mirror=self.mirror,
         )
 
     def _again(self, step: Step, drawn: Drawn) -> Step:

@@ -35,15 +35,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 def prepare(config: Config, data_dir: Path | None = None) -> tuple[Pass, Batch, str]:
-    """The stream of a config, its test images, and the data's fingerprint."""
+    """The stream of a config, the images to test on, and the data's fingerprint."""
     data = config.data.load(data_dir)
-    train = data.train
+    train, held = data.train, config.held_out
     if config.per_class is not None:
         rows = [(train.y == c).nonzero().squeeze(1)[: config.per_class] for c in range(len(data.names))]
         index = torch.cat(rows).sort().values
         train = Batch(train.x[index], train.y[index])
-    stream = config.stream.over(train, data.names, Seeds(config.seed)).cut(config.limit)
-    return stream, Batch(data.test.x, stream.number(data.test.y)), data.fingerprint
+    if held is None:
+        test = data.test
+    else:  # the test images are not so much as looked at
+        train, test = held.split(train, data.names)
+    stream = config.stream.over(train, data.names, Seeds(config.seed))
+    stream = (stream if held is None else held.cut(stream)).cut(config.limit)
+    return stream, Batch(test.x, stream.number(test.y)), data.fingerprint
 
 
 def run(
@@ -58,7 +63,7 @@ def run(
     if recorder.finished:
         return recorder.record
     threads = _recorded_threads(recorder)
-    with _threads(threads), _stoppable() as stop:
+    with threads_of_torch(threads), _stoppable() as stop:
         stream, test, fingerprint = prepare(config, data_dir)
         learner = config.learner(stream.spec, sharp=stream.sharp)
         stream = stream.to(learner.device)
@@ -126,7 +131,7 @@ def _recorded_threads(recorder: Recorder) -> int | None:
 
 
 @contextmanager
-def _threads(number: int | None) -> Generator[None, None, None]:
+def threads_of_torch(number: int | None) -> Generator[None, None, None]:
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

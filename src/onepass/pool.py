@@ -168,7 +168,7 @@ def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | 
 
     config = config if isinstance(config, Config) else Config.from_json(config)
     if config.device.startswith("cuda"):  # side by side on one device: each its share of the memory
-        torch.cuda.set_per_process_memory_fraction(_share, config.device)
+        torch.cuda.set_per_process_memory_fraction(_share, torch.device(config.device).index or 0)
     return _one(config, root, data_dir, tell)
 
 

@@ -475,7 +475,7 @@ def delete(runs: Sequence[Record]) -> None:
 
 def environment(learner: Learner) -> dict[str, Any]:
     """The birth certificate of a run's numbers."""
-    device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else _processor()
+    device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else processor()
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _commit(),
@@ -490,7 +490,7 @@ def environment(learner: Learner) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

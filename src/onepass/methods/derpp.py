@@ -31,7 +31,8 @@ class DERpp(Method):
         loss = F.cross_entropy(step.student(step.aug(step.stream)).logits, step.stream.y)
         if len(step.memory):
             old = step.draw(step.replay_size)
-            loss = loss + self.alpha * F.mse_loss(step.student(step.aug(old)).logits, old.extra["logits"])
+            logits = step.student(step.aug(old)).logits
+            loss = loss + self.alpha * F.mse_loss(logits, old.extra["logits"].to(logits.dtype))
             loss = loss + self.beta * F.cross_entropy(step.student(step.aug(step.replay)).logits, step.replay.y)
         return loss
 
