@@ -33,8 +33,8 @@ PAPER = Law(4.5, 14.5)
 
 def best(alphas: Sequence[float], weights: Sequence[float], accuracy: np.ndarray) -> dict[float, float]:
     """The weight of the highest accuracy, (weights, alphas), for each alpha that has one for all weights."""
-    whole = np.flatnonzero(~np.isnan(accuracy).any(0))
-    return {alphas[i]: weights[int(accuracy[:, i].argmax())] for i in whole}
+    columns = zip(alphas, accuracy.T, strict=True)
+    return {alpha: weights[int(column.argmax())] for alpha, column in columns if not np.isnan(column).any()}
 
 
 def fit(points: Mapping[float, float]) -> Law | None:

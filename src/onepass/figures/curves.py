@@ -59,7 +59,7 @@ def drifts(panels: Mapping[str, Mapping[str, Drift | None]], task_ends: Sequence
     figure = Figure(figsize=size)
     over_all(figure, title, note)
     for i, (name, courses) in enumerate(panels.items()):
-        axes = figure.add_subplot(rows, columns, i + 1, title=name if len(panels) > 1 else "")
+        axes = figure.add_subplot(rows, columns, i + 1, title=name)
         there = {label: course for label, course in courses.items() if course is not None and len(course.samples)}
         axes.set(ylabel="feature drift" if i % columns == 0 else "", xlabel="images seen" if i + columns >= len(panels) else "")
         if not there:

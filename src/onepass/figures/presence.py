@@ -7,18 +7,18 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from onepass.figures.style import FAINT, PALETTE, head, laid_out, over_all, styled
+from onepass.figures.style import FAINT, PALETTE, blank, head, laid_out, over_all, styled
 
 
 class Shown(NamedTuple):
     """The class of each image of a stream, and where its tasks end (on a blurry stream: nominally)."""
 
-    y: np.ndarray
+    y: np.ndarray | Sequence[int]
     task_ends: Sequence[int]
 
 
 @styled
-def presence(streams: Mapping[str, Shown], tasks: Sequence[Sequence[int]], title: str, note: str = "") -> Figure:
+def presence(streams: Mapping[str, Shown | None], tasks: Sequence[Sequence[int]], title: str, note: str = "") -> Figure:
     """For each stream, classes upwards in training order and time to the right: the darker, the more images of the class then."""
     classes = sum(map(len, tasks))
     colors = np.ones((classes, 1, 3))
@@ -28,6 +28,10 @@ def presence(streams: Mapping[str, Shown], tasks: Sequence[Sequence[int]], title
     over_all(figure, title, note)
     for i, (name, stream) in enumerate(streams.items()):
         axes = figure.add_subplot(len(streams), 1, i + 1, ylabel="class")
+        head(axes, name, "")
+        if stream is None:
+            blank(axes, "the data is not there")
+            continue
         times, rows = _pieces(stream), np.arange(classes + 1) - 0.5
         counts, _, _ = np.histogram2d(stream.y, np.arange(len(stream.y)), bins=(rows, times))
         rate = counts / np.diff(times)
@@ -37,7 +41,6 @@ def presence(streams: Mapping[str, Shown], tasks: Sequence[Sequence[int]], title
             axes.axvline(end, color=FAINT, linestyle=(0, (4, 3)), linewidth=0.6)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("images seen" if i == len(streams) - 1 else "")
-        head(axes, name, "")
     return laid_out(figure)
 
 
