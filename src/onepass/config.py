@@ -12,11 +12,16 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 import torch
 
 from onepass.__about__ import RESULTS_VERSION
-from onepass.augment import Augment, Full, Partial
+from onepass.augment import Augment, Full, Normalised, Partial
 from onepass.boundaries import Boundaries, NewClass, Oracle
 from onepass.data import Source
+from onepass.data.arrays import Arrays, Npz
 from onepass.data.cifar import Cifar10, Cifar100
 from onepass.data.digits import Digits
+from onepass.data.folder import Folder
+from onepass.data.imagenet100 import ImageNet100
+from onepass.data.parquet import Parquet
+from onepass.data.tiny_imagenet import TinyImageNet
 from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SDP, SINGLE_VIEW, Distiller, Warm
 from onepass.errors import Refused, unknown
 from onepass.held_out import FirstTasks, HeldOut, LastTenth
@@ -88,7 +93,9 @@ class Config:
     @property
     def folder(self) -> Path:
         """Where its record lies, below the folder of all runs."""
-        setting = f"{self.data.name}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
+        kind, _, where = self.data.name.partition(":")
+        data = f"{kind}-{Path(where).resolve().stem}" if where else kind  # which of several of one name, the identity says
+        setting = f"{data}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
         return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
 
     @property
@@ -146,7 +153,7 @@ class Config:
 
 
 FAMILIES: dict[Any, tuple[type, ...]] = {
-    Source: (Digits, Cifar10, Cifar100),
+    Source: (Digits, Cifar10, Cifar100, TinyImageNet, ImageNet100, Folder, Npz, Parquet, Arrays),
     Method: tuple(METHODS.values()),
     Teacher: (EMA, HypoExponential, Snapshot, Frozen),
     Distiller: (MKD, SDP, Warm),
@@ -154,7 +161,7 @@ FAMILIES: dict[Any, tuple[type, ...]] = {
     HeldOut: (LastTenth, FirstTasks),
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
-    Augment: (Full, Partial),
+    Augment: (Full, Partial, Normalised),
     Probe: (Predictions, NCM, Drift, MemoryFeatures),
 }
 """The classes by which a field of each protocol may be named in JSON and on the command line."""

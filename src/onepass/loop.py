@@ -41,7 +41,7 @@ def prepare(config: Config, data_dir: Path | None = None) -> tuple[Pass, Batch, 
     if config.per_class is not None:
         rows = [(train.y == c).nonzero().squeeze(1)[: config.per_class] for c in range(len(data.names))]
         index = torch.cat(rows).sort().values
-        train = Batch(train.x[index], train.y[index])
+        train = Batch(train.x.index_select(0, index), train.y[index])
     if held is None:
         test = data.test
     else:  # the test images are not so much as looked at

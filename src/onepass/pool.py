@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from onepass.config import Config
+from onepass.data.cache import available_cores
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress, run
 from onepass.record import Record, Recorder
@@ -60,13 +61,6 @@ def sweep(
                 outcomes |= {j: Interrupted(NOT_BEGUN) for j in waiting if j not in outcomes}
                 break
     return [outcomes[i] for i in range(len(configs))]
-
-
-def available_cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _one(config: Config, root: Path, data_dir: Path | None, tell: Callable[[Progress], None]) -> Outcome:

@@ -70,7 +70,7 @@ class Predictions:
     def __call__(self, learner: Learner, stream: Stream, test: Batch, moment: Moment) -> Iterator[tuple[str, np.ndarray]]:
         asked = _asked(stream, test, moment)
         for which in learner.networks if moment.task_end else (learner.infer,):
-            predicted = learner.predict(test.x[asked], which)
+            predicted = learner.predict(_images(test, asked), which)
             yield f"{'task' if moment.task_end else 'curve'}/{which}", _where(asked, predicted)
 
 
@@ -88,7 +88,7 @@ class NCM:
     def __call__(self, learner: Learner, stream: Stream, test: Batch, moment: Moment) -> Iterator[tuple[str, np.ndarray]]:
         asked, memory = _asked(stream, test, moment), learner.memory.all()
         for which in dict.fromkeys(("student", learner.infer)):
-            remembered, features = learner.features(memory.x, which), learner.features(test.x[asked], which)
+            remembered, features = learner.features(memory.x, which), learner.features(_images(test, asked), which)
             yield f"ncm/{which}", _where(asked, nearest_class_mean(remembered, memory.y.cpu(), features))
 
 
@@ -157,6 +157,11 @@ def _asked(stream: Stream, test: Batch, moment: Moment) -> Tensor:
     """Which test images are of the tasks so far."""
     tasks = stream.spec.tasks[: moment.ended + (0 if moment.task_end else 1)]
     return torch.isin(test.y, torch.tensor([c for task in tasks for c in task]))
+
+
+def _images(test: Batch, asked: Tensor) -> Tensor:
+    """Some of the test images, still on the disk if that is where they are."""
+    return test.x.index_select(0, asked.nonzero().squeeze(1))
 
 
 def _where(asked: Tensor, predicted: Tensor) -> np.ndarray:

@@ -156,6 +156,7 @@ class Blurry:
 
     tasks: int
     scale: float = 500.0
+    sequential: bool = False  # class after class as filed, the same for every seed, and not blurry at all: the authors' ImageNet
 
     def __post_init__(self) -> None:
         if not self.scale >= 0:
@@ -163,6 +164,10 @@ class Blurry:
 
     def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
         blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        if self.sequential:
+            classes = np.split(np.arange(len(names)), self.tasks)
+            blocks = [np.concatenate([np.flatnonzero(rows.y.numpy() == c) for c in task]) for task in classes]
+            return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=False)
         left = np.concatenate(blocks)[::-1].tolist()  # reversed: taking one near the end of a list is cheap
         rng = seeds.numpy("blurry")
         first_tries = np.abs(rng.normal(0.0, self.scale, len(left))).astype(np.int64).tolist()
