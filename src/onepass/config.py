@@ -29,7 +29,7 @@ from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
 from onepass.method import Method
 from onepass.methods import METHODS
 from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
-from onepass.probes import Predictions, Probe
+from onepass.probes import NCM, Drift, MemoryFeatures, Predictions, Probe
 from onepass.seeds import Seeds
 from onepass.stream import ORDERS, Order, Spec
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
@@ -163,7 +163,7 @@ FAMILIES: dict[Any, tuple[type, ...]] = {
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
     Augment: (Full, Partial, Normalised),
-    Probe: (Predictions,),
+    Probe: (Predictions, NCM, Drift, MemoryFeatures),
 }
 """The classes by which a field of each protocol may be named in JSON and on the command line."""
 

@@ -29,6 +29,9 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 # -- while it runs -------------------------------------------------------------------------------------------------
 
 
+MANY = 24  # runs that a screen has room for
+
+
 class Live:
     """Progress of several runs: a table that renews itself on a terminal, a line every few seconds elsewhere."""
 
@@ -47,10 +50,9 @@ class Live:
             self._live = RichLive(self._table(), console=Console(stderr=True), refresh_per_second=4, get_renderable=self._table)
             self._live.start()
         else:
-            print(
-                f"{len(self.configs)} runs: " + ", ".join(self._name(i) for i in range(len(self.configs))),
-                file=sys.stderr,
-            )
+            names = [self._name(i) for i in range(len(self.configs))]
+            shown = names if len(names) <= MANY else [*names[:MANY], "..."]
+            print(f"{len(names)} runs: {', '.join(shown)}", file=sys.stderr)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +95,12 @@ class Live:
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for heading in "run", "progress", "speed", "time", "accuracy so far":
             shown.add_column(heading, justify="left" if heading == "run" else "right")
-        for i in range(len(self.configs)):
+        rows = range(len(self.configs))
+        if len(rows) > MANY:  # more than fit a screen: those under way, and how many are over
+            over = sum(not isinstance(state, Progress) for state in self.state.values())
+            rows = [i for i in rows if isinstance(self.state.get(i), Progress)]
+            shown.add_row(f"{len(self.configs)} runs", f"{over} over", "", "", "")
+        for i in rows:
             shown.add_row(self._name(i), *self._cells(i))
         return shown
 
@@ -125,6 +132,11 @@ def results(configs: Sequence[Config], outcomes: Sequence[Outcome], root: Path) 
                 print(path)
         except OSError as error:
             raise Refused(f"The figures could not be written ({error}); the runs are whole.") from error
+    return ended(outcomes)
+
+
+def ended(outcomes: Sequence[Outcome]) -> int:
+    """Say what went wrong, if anything did, and give the exit code."""
     failed = [o for o in outcomes if isinstance(o, Refused)]
     stopped = [o for o in outcomes if isinstance(o, Interrupted)]
     for line in dict.fromkeys(" ".join(str(error).split()) for error in failed):  # each mistake once
