@@ -4,6 +4,12 @@
 """
 
 from onepass.paper import (
+    fig_alpha,
+    fig_boundaries,
+    fig_confusion,
+    fig_drift,
+    fig_time,
+    fig_tsne,
     tab_ablation,
     tab_backward_transfer,
     tab_blurry,
@@ -19,12 +25,18 @@ from onepass.paper.item import Item
 
 _MODULES = (
     tab_teacher_quality,
+    fig_boundaries,
     tab_clear,
     tab_blurry,
     tab_ablation,
+    fig_alpha,
+    fig_confusion,
     tab_ncm,
+    fig_drift,
+    fig_tsne,
     tab_backward_transfer,
     tab_hp,
+    fig_time,
     tab_controls,
     tab_views,
     tab_recipes,

@@ -37,6 +37,17 @@ class Found:
     notes: tuple[str, ...]  # what a reader has to know: how much is missing, what was left out
     data_dir: Path | None = None  # for what is drawn from the data itself
 
+    @property
+    def about(self) -> str:
+        """What stands below a figure."""
+        return f"scale {self.scale}, recipe {self.family}; {self.notes[0]}"
+
+    @property
+    def setting(self) -> str:
+        """The data and the memory of the cells, which are the same for all of a figure."""
+        keys = self.cells[0].keys
+        return f"{keys['data']}, memory {keys['memory']}"
+
     def of(self, where: Where) -> list[Run]:
         return [run for run in self.runs if run.cell.answers(where)]
 
