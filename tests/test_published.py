@@ -1,4 +1,4 @@
-"""The transcription of the paper's numbers: by its sums and by what the paper's tables have in common; against the LaTeX if it is there."""
+"""The transcription of the paper's numbers: by sums, by what its tables have in common, and against the LaTeX if it is there."""
 
 from __future__ import annotations
 

@@ -129,8 +129,9 @@ class Pace:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onepass"
         self.file = file or cache / "pace.json"
         self.known: dict[str, dict[str, tuple[float, float]]] = {}  # by place, then by kind of update: seconds, and its work
-        with suppress(OSError, ValueError):
-            self.known = json.loads(self.file.read_text())
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # damaged, it is measured again
+            tree = json.loads(self.file.read_text())
+            self.known = {k: {kind: (float(s), float(w)) for kind, (s, w) in there.items()} for k, there in tree.items()}
 
     def knows(self, config: Config, workers: int) -> bool:
         return _place(config, workers) in self.known
