@@ -91,12 +91,17 @@ class Config:
         return self.name or "+".join(type(p).__name__.lower() for p in parts[:2])
 
     @property
-    def folder(self) -> Path:
-        """Where its record lies, below the folder of all runs."""
+    def place(self) -> str:
+        """Where its record lies, below the folder of all runs, but for its identity: what a person calls it."""
         kind, _, where = self.data.name.partition(":")
         data = f"{kind}-{Path(where).resolve().stem}" if where else kind  # which of several of one name, the identity says
         setting = f"{data}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
-        return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
+        return f"{setting}/{self.title}/m{self.memory}/s{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its record lies, below the folder of all runs."""
+        return Path(f"{self.place}-{self.identity}")
 
     @property
     def identity(self) -> str:
