@@ -1,0 +1,41 @@
+"""How Sphinx builds these pages: `make docs`."""
+
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from onepass import __version__
+
+project, author, release = "onepass", "The onepass founders", __version__
+copyright = "the onepass founders"
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
+html_theme, html_title, html_copy_source = "furo", "onepass", False
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # examples/mkd.ipynb is committed with its outputs; a test runs it
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+add_module_names = False
+
+
+def readable(text: str) -> str:
+    """A docstring's paragraph as reStructuredText: what is in backticks is code, and no other character is markup."""
+    parts = text.split("`")
+    return "``".join(part if i % 2 else re.sub(r"([\\*|_])", r"\\\1", part) for i, part in enumerate(parts))
+
+
+def as_written(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Our docstrings are plain text: paragraphs are taken as such, and columns (`start   "copy" of ...`) are left as they stand."""
+    out: list[str] = []
+    for block in re.split(r"\n\s*\n", "\n".join(lines).strip()):
+        columns = any(re.match(r"\s|\S+\s{2,}\S", line) for line in block.splitlines())
+        out += ["::", "", *(f"    {line}" for line in block.splitlines())] if columns else readable(block).splitlines()
+        out.append("")
+    lines[:] = out
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", as_written)
