@@ -29,7 +29,7 @@ from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
 from onepass.method import Method
 from onepass.methods import METHODS
 from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
-from onepass.probes import Predictions, Probe
+from onepass.probes import NCM, Drift, MemoryFeatures, Predictions, Probe
 from onepass.seeds import Seeds
 from onepass.stream import ORDERS, Order, Spec
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
@@ -91,12 +91,17 @@ class Config:
         return self.name or "+".join(type(p).__name__.lower() for p in parts[:2])
 
     @property
-    def folder(self) -> Path:
-        """Where its record lies, below the folder of all runs."""
+    def place(self) -> str:
+        """Where its record lies, below the folder of all runs, but for its identity: what a person calls it."""
         kind, _, where = self.data.name.partition(":")
         data = f"{kind}-{Path(where).resolve().stem}" if where else kind  # which of several of one name, the identity says
         setting = f"{data}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
-        return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
+        return f"{setting}/{self.title}/m{self.memory}/s{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its record lies, below the folder of all runs."""
+        return Path(f"{self.place}-{self.identity}")
 
     @property
     def identity(self) -> str:
@@ -163,7 +168,7 @@ FAMILIES: dict[Any, tuple[type, ...]] = {
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
     Augment: (Full, Partial, Normalised),
-    Probe: (Predictions,),
+    Probe: (Predictions, NCM, Drift, MemoryFeatures),
 }
 """The classes by which a field of each protocol may be named in JSON and on the command line."""
 

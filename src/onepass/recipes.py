@@ -64,12 +64,9 @@ def recipe(
         full=habits.full,
         memory=habits.memory if memory is None else memory,
         seed=seed,
-        device=device,
-        name="+".join([base, *suffixes]) + ("-published" if family == "published" else ""),
+        name="+".join([base, *suffixes]) + (PUBLISHED if family == "published" else ""),
         **fields(data, family),
     )
-    if isinstance(config.method, GSA | OCM) and family == "published":
-        config = _half(config, family)
     if isinstance(config.method, OCM) and not config.stream.sharp:
         config = replace(config, boundaries=NewClass(lag=100))  # the paper's rule; GSA it leaves out there, and so do we
     if data.name == "digits":
@@ -80,7 +77,19 @@ def recipe(
         if suffix not in SUFFIXES:
             raise unknown("suffix", suffix, SUFFIXES, f"A method is written `{base}` or, say, `{base}+mkd`.")
         config = SUFFIXES[suffix][0](config, family)
-    return config
+    return on(config, device)
+
+
+PUBLISHED = "-published"  # at the end of the names of that family
+
+
+def on(config: Config, device: str) -> Config:
+    """A recipe's config on a device.  On CUDA, some of the published go in half precision, as the authors had them."""
+    half = isinstance(config.method, GSA | OCM) or isinstance(config.distill, Warm)
+    half |= isinstance(config.method, ER) and isinstance(config.distill, MKD) and config.infer == "average"
+    if half and config.name.endswith(PUBLISHED) and device.startswith("cuda"):
+        config = replace(config, precision="fp16")
+    return replace(config, device=device)
 
 
 def order(kind: str, data: Source, *, tasks: int | None = None, family: Family = "default") -> Order:
@@ -111,7 +120,7 @@ def derpp(data: Source, family: Family) -> Fields:
 
 def er_ace(data: Source, family: Family) -> Fields:
     method = ERACE(shown="authors") if family == "published" else ERACE()
-    return {"method": method, "optim": SGD(lr=1e-3, momentum=0.9), "augment": _partial(data, family)} | _precise(family)
+    return {"method": method, "optim": SGD(lr=1e-3, momentum=0.9), "augment": partial(data, family)} | _precise(family)
 
 
 def dvc(data: Source, family: Family) -> Fields:
@@ -136,7 +145,7 @@ def ocm(data: Source, family: Family) -> Fields:
 def gsa(data: Source, family: Family) -> Fields:
     lr = 1e-4 if data.name == "imagenet100" else 5e-4
     method = GSA(authors=family == "published")
-    return {"method": method, "optim": Adam(lr=lr), "augment": _partial(data, family)} | _precise(family)
+    return {"method": method, "optim": Adam(lr=lr), "augment": partial(data, family)} | _precise(family)
 
 
 def pcr(data: Source, family: Family) -> Fields:
@@ -163,9 +172,10 @@ def _precise(family: Family) -> Fields:
     return {"precision": "fp32"} if family == "published" else {}
 
 
-def _partial(data: Source, family: Family) -> Augment:
-    partial = data.habits.partial
-    return replace(partial, shared=True) if family == "published" and isinstance(partial, Partial) else partial
+def partial(data: Source, family: Family) -> Augment:
+    """The partial augmentation of a data set, as a family of recipes has it."""
+    crop = data.habits.partial
+    return replace(crop, shared=True) if family == "published" and isinstance(crop, Partial) else crop
 
 
 DIGITS: Fields = {
@@ -215,8 +225,7 @@ def mkd(config: Config, family: Family) -> Config:
             distill = replace(distill, doubled=True)
         if isinstance(method, OCM):
             distill, method = replace(distill, raw_until=1), replace(method, two_views=False)
-    config = replace(config, method=method, teacher=_moving(config, family), distill=distill, infer="average")
-    return _half(config, family) if isinstance(method, ER) else config
+    return replace(config, method=method, teacher=_moving(config, family), distill=distill, infer="average")
 
 
 def sdp(config: Config, family: Family) -> Config:
@@ -238,7 +247,7 @@ def te(config: Config, family: Family) -> Config:
     """Temporal Ensembles: a moving average that predicts, and teaches nothing."""
     alpha = _moving(config, family).alpha
     if family == "published":
-        return _half(replace(config, teacher=EMA(alpha, start="alpha"), distill=Warm(), infer="teacher"), family)
+        return replace(config, teacher=EMA(alpha, start="alpha"), distill=Warm(), infer="teacher")
     return replace(config, teacher=EMA(alpha, buffers="average"), infer="teacher")
 
 
@@ -285,11 +294,6 @@ def _moving(config: Config, family: Family) -> EMA:
 def _draw(config: Config) -> Literal["mkd", "main"]:
     """The method's views where it has one of stream and replay together."""
     return "main" if isinstance(config.method, ER) else "mkd"
-
-
-def _half(config: Config, family: Family) -> Config:
-    half = family == "published" and config.device.startswith("cuda")
-    return replace(config, precision="fp16") if half else config
 
 
 SUFFIXES: dict[str, tuple[Callable[[Config, Family], Config], str]] = {

@@ -129,19 +129,25 @@ class Clear:
     """Task after task, each with classes of its own, shuffled within.
 
     `first_task_epochs` shows the first task more than once, shuffled anew: for a teacher of higher quality, not for a student.
+    `first` puts another of the seed's tasks before the others.
     """
 
     sharp: ClassVar[bool] = True
 
     tasks: int
     first_task_epochs: int = 1
+    first: int = 0
 
     def __post_init__(self) -> None:
         if self.first_task_epochs < 1:
             raise Refused(f"`first_task_epochs={self.first_task_epochs}` leaves the first task out; take at least 1.")
+        if not 0 <= self.first < max(self.tasks, 1):
+            raise Refused(f"`first={self.first}` is none of the {self.tasks} tasks, which are numbered from 0.")
 
     def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
         blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        for tasks in blocks, classes:
+            tasks.insert(0, tasks.pop(self.first))
         again = [seeds.numpy("order", 0, epoch).permutation(blocks[0]) for epoch in range(1, self.first_task_epochs)]
         blocks[0] = np.concatenate([blocks[0], *again])
         return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=self.sharp)
