@@ -18,11 +18,13 @@ class MKDPlugin:
     What the strategy's model gives for the stream and for what is replayed is distilled from a teacher that sees the same.  The
     teacher follows after each update, and grows with a model whose classifier grows.
 
-    logits    takes the logits from what the model gives, if it gives more.
-    augment   None, or from a tensor of images to another view of them: the student sees both, the teacher this one, and the
-              cross-entropy of this one is added (Algorithm 1).
-    teacher   another than `EMA(alpha)`; it then needs a `weight` of its own.
-    infer     who is evaluated: the student, the teacher or the average of both.
+    cross_entropy   is added, of what the student gives for the view that the teacher sees: as MKD has it beside every method whose
+                    own loss is another, and to be turned off beside plain replay.
+    augment         None, or from a tensor of images to another view of them: the student sees both, the teacher this one
+                    (Algorithm 1).
+    logits          takes the logits from what the model gives, if it gives more.
+    teacher         another than `EMA(alpha)`; it then needs a `weight` of its own.
+    infer           who is evaluated: the student, the teacher or the average of both.
     """
 
     supports_distributed = False
@@ -33,8 +35,9 @@ class MKDPlugin:
         alpha: float = 0.01,
         weight: float | None = None,
         temperature: float = 4.0,
-        logits: Callable[[Any], Tensor] | None = None,
+        cross_entropy: bool = True,
         augment: Callable[[Tensor], Tensor] | None = None,
+        logits: Callable[[Any], Tensor] | None = None,
         teacher: Teacher | None = None,
         infer: Literal["student", "teacher", "average"] = "average",
     ):
@@ -43,7 +46,7 @@ class MKDPlugin:
         if teacher is not None and weight is None:
             raise Refused("The weight is left to the law of alpha, but the teacher is one of your own; give a `weight`.")
         self.alpha, self.weight, self.temperature = alpha, weight, temperature
-        self.logits, self.augment, self.infer = logits, augment, infer
+        self.cross_entropy, self.augment, self.logits, self.infer = cross_entropy, augment, logits, infer
         self.rule = teacher or EMA(alpha)
         self.follower: Follower | None = None
         self._student: nn.Module | None = None  # while another is evaluated
@@ -68,13 +71,16 @@ class MKDPlugin:
             return
         students: list[Any] = []
         teachers: list[Any] = []
+        rows = sum(len(batch[1]) for batch, _ in seen)
         for batch, out in seen:
             students.append(out)
             if self.augment is not None:
                 batch = [self.augment(batch[0]), *batch[1:]]
                 out = _forward(strategy, strategy.model, batch)
                 students.append(out)
-                strategy.loss = strategy.loss + F.cross_entropy(self.logits(out) if self.logits else out, batch[1]) / len(seen)
+            if self.cross_entropy:
+                z = self.logits(out) if self.logits else out
+                strategy.loss = strategy.loss + F.cross_entropy(z, batch[1]) * len(batch[1]) / rows
             with torch.no_grad():
                 taught = _forward(strategy, teacher.net, batch)
             teachers += [taught] * (1 if self.augment is None else 2)
