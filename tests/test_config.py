@@ -123,7 +123,7 @@ def test_json_spells_out_every_field_and_class() -> None:
     assert tree["teacher"] == {
         "is": "EMA", "alpha": 0.2, "start": "debiased", "statistics": "running", "buffers": "average", "correction": 0,
     }  # fmt: skip
-    assert tree["stream"] == {"is": "Blurry", "tasks": 2, "scale": 12.5}
+    assert tree["stream"] == {"is": "Blurry", "tasks": 2, "scale": 12.5, "sequential": False}
     assert tree["distill"]["pairs"] == [["aug", "raw"], ["aug", "aug"]]
     assert tree["probes"] == [{"is": "Predictions", "every": None}, {"is": "Predictions", "every": 5}]
     assert (tree["data"], tree["method"]) == ({"is": "Digits"}, {"is": "ER"})

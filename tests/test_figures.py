@@ -13,7 +13,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from onepass import figures
-from onepass.figures import Curve
+from onepass.figures import Curve, alpha, style
+from onepass.figures.curves import Drift, smoothed
+from onepass.figures.embedding import Cloud
+from onepass.figures.presence import Shown
 
 METHODS = ("er", "er+mkd", "a method & <more>")
 TASKS = ((0, 1), (2, 3), (4, 5, 6))
@@ -34,8 +37,8 @@ def words(path: Path) -> set[str]:
 
 
 def written(figure: Figure, folder: Path) -> list[bytes]:
-    paths = figures.save(figure, folder / "deeper" / "alpha.0.01")
-    assert paths == [folder / "deeper" / "alpha.0.01.svg", folder / "deeper" / "alpha.0.01.png"]
+    paths = figures.save(figure, folder / "deeper" / "alpha.0.01", ("svg", "png"))
+    assert paths == [folder / "deeper" / f"alpha.0.01.{kind}" for kind in ("svg", "png")]
     assert sorted((folder / "deeper").iterdir()) == sorted(paths)
     return [path.read_bytes() for path in paths]
 
@@ -69,7 +72,7 @@ def test_seeds_are_read_where_all_of_them_reach() -> None:
 def test_more_methods_than_colours_are_told_apart() -> None:
     axes = figures.along_the_stream(curves(1, [str(i) for i in range(14)]), [], "").axes[0]
     assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 14
-    assert [line.get_color() for line in axes.lines[:7]] == list(figures.PALETTE)
+    assert [line.get_color() for line in axes.lines[:7]] == list(style.PALETTE)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
@@ -97,6 +100,122 @@ def test_colours_follow_log_one_plus_count() -> None:
     np.testing.assert_allclose(norm([0, 3, 15, 255]), [0, 0.25, 0.5, 1])
 
 
+# ---- of the paper
+
+ALPHAS, WEIGHTS = (0.001, 0.01, 0.1), (1.0, 5.5, 10.0)
+
+
+def grid(best: Sequence[int]) -> np.ndarray:
+    """Accuracies, (weights, alphas), highest in these rows."""
+    out = np.random.default_rng(0).uniform(20, 40, (3, 3))
+    out[best, range(3)] = 50
+    return out
+
+
+def drift(seed: int) -> Drift:
+    return Drift(np.arange(100, 301, 20), np.random.default_rng(seed).random(11))
+
+
+def cloud(classes: int) -> Cloud:
+    y = np.repeat(np.arange(classes), 3)
+    return Cloud(np.stack([10 * (y % 6), 10 * (y // 6)], 1) + np.random.default_rng(0).random((len(y), 2)), y)
+
+
+def test_a_fit_recovers_the_line_and_best_is_of_whole_columns() -> None:
+    law = alpha.fit({a: 4.5 * np.log10(a) + 14.5 for a in (0.001, 0.003, 0.01, 0.3)})
+    assert law is not None and law == pytest.approx((4.5, 14.5))
+    assert alpha.fit({0.01: 5.5, 0.1: 10.0}) is None  # a line goes through any two
+    assert alpha.best(ALPHAS, WEIGHTS, grid([0, 1, 2])) == dict(zip(ALPHAS, WEIGHTS, strict=True))
+    holed = grid([2, 2, 0])
+    holed[1, 1] = np.nan
+    assert alpha.best(ALPHAS, WEIGHTS, holed) == {0.001: 10.0, 0.1: 1.0}
+
+
+def test_heat_map_and_line_say_slope_and_intercept() -> None:
+    heat, line = (draw(ALPHAS, WEIGHTS, grid([0, 1, 2]), "a title") for draw in (figures.heat_map, figures.fitted_line))
+    assert len(heat.axes[0].patches) == 3  # the best of each alpha is framed
+    for figure in heat, line:
+        (ours,) = [drawn for drawn in figure.axes[0].lines if str(drawn.get_label()).startswith("fit: ")]
+        assert ours.get_label() == r"fit: $\lambda = 4.50\,\log_{10}\alpha + 14.50$"
+        x, y = np.asarray(ours.get_xydata()).T
+        np.testing.assert_allclose(y, 4.5 * np.log10(x) + 14.5)
+    assert heat.axes[0].get_xscale() == heat.axes[0].get_yscale() == line.axes[0].get_xscale() == "log"
+
+
+def test_what_was_not_run_is_blank() -> None:
+    nothing = np.full((3, 3), np.nan)
+    for figure in figures.heat_map(ALPHAS, WEIGHTS, nothing, ""), figures.fitted_line(ALPHAS, WEIGHTS, nothing, ""):
+        assert any("not run yet" in t.get_text() or "no alpha was run" in t.get_text() for t in figure.axes[0].texts)
+    some = [
+        figures.confusions({"er": np.eye(7, dtype=np.int64), "er+mkd": None}, None, TASKS, "", columns=2),
+        figures.drifts({"er": {"alone": drift(0)}, "ocm": {"alone": None, "+mkd": None}}, [100], ""),
+        figures.embeddings({"er": cloud(3), "er+mkd": None}, "abc", ""),
+        figures.minutes({"er": [1.0], "ocm": []}, ""),
+        figures.presence({"clear": Shown([0, 1, 2, 3, 4, 5, 6] * 4, [12, 28]), "blurry": None}, TASKS, ""),
+    ]
+    for figure in some:
+        said = [t.get_text() for axes in figure.axes for t in axes.texts]
+        assert len([text for text in said if text in ("not run yet", "the data is not there")]) == 1
+
+
+def test_plasticity_and_stability_are_means_over_seeds() -> None:
+    axes = figures.plasticity_and_stability(ALPHAS, {"plasticity": [[30.0, 50.0], [60.0], []]}, "").axes[0]
+    np.testing.assert_allclose(np.asarray(axes.lines[0].get_xydata()), [[0.001, 40], [0.01, 60]])
+
+
+def test_drift_is_smoothed_by_its_neighbours() -> None:
+    samples, values = drift(3)
+    naive = []
+    for x in samples:
+        weights = [np.exp(-(((x - other) / 6) ** 2) / 2) for other in samples]  # 2 % of 300
+        naive.append(sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights))
+    np.testing.assert_allclose(smoothed(samples, values), naive)
+    axes = figures.drifts({"er": {"alone": drift(0), "+mkd": drift(1)}}, [100, 200, 300], "").axes[0]
+    np.testing.assert_allclose(axes.lines[3].get_ydata(), drift(0).distance)  # after three ends of tasks: as it was measured
+    np.testing.assert_allclose(axes.lines[4].get_ydata(), smoothed(*drift(0)))
+
+
+def test_tsne_is_seeded_and_takes_few_points() -> None:
+    features = np.random.default_rng(0).normal(size=(24, 5)) + 20 * np.repeat(np.eye(5)[:2], 12, 0)
+    points = figures.tsne(features)
+    assert points.shape == (24, 2) and np.array_equal(points, figures.tsne(features))
+    apart = np.linalg.norm(points[:, None] - points, axis=2)
+    assert apart[:12, :12].max() < apart[:12, 12:].min()
+    assert figures.tsne(features[:3]).tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("classes", [6, 30])
+def test_classes_are_named_where_they_have_a_place(tmp_path: Path, classes: int) -> None:
+    names = [f"name {c}" for c in range(classes)]
+    there = cloud(classes)
+    there.points[1] += 100  # of class 0 one point is off; of class 1 two
+    there.points[3] -= 300
+    there.points[4] += 300
+    figures.save(figures.embeddings({"er": there}, names, "a title", "a note"), tmp_path / "map", ("svg",))
+    said = words(tmp_path / "map.svg")
+    assert {"a title", "a note", "er"} <= said
+    assert [c for c in range(classes) if (names[c] if classes == 6 else f"{c}") in said] == [0, *range(2, classes)]
+
+
+def test_minutes_have_a_bar_for_each_method_and_a_colour_for_what_is_added() -> None:
+    axes = figures.minutes({"er": [1.0, 3.0], "er+mkd": [4.0], "pcr": [200.0], "pcr+mkd": [0.5]}, "").axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [2, 4, 200, 0.5]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["er", "er+mkd", "pcr", "pcr+mkd"]
+    assert {"2", "4", "200", "0.5"} <= {t.get_text() for t in axes.texts}
+    alone, added, *_ = colors = [bar.get_facecolor() for bar in axes.patches]
+    assert colors == [alone, added, alone, added] and alone != added
+
+
+def test_presence_is_cut_where_tasks_end_and_coloured_where_a_class_is() -> None:
+    y = [0, 1] * 30 + [2, 3] * 30 + [4, 5, 6] * 20
+    (mesh,) = figures.presence({"clear": Shown(y, [60, 120, 180])}, TASKS, "").axes[0].collections
+    edges = mesh.get_coordinates()[0, :, 0]  # pyright: ignore
+    assert {0, 60, 120, 180} <= set(edges) and len(edges) == 16  # 15 pieces of 12
+    shown = (np.asarray(mesh.get_array()) < 1).any(-1)
+    for c, row in enumerate(shown):
+        assert row.tolist() == [any(y[t] == c for t in range(int(a), int(b))) for a, b in zip(edges, edges[1:], strict=False)]
+
+
 def test_same_figure_same_bytes(tmp_path: Path) -> None:
     draw = [
         lambda: figures.along_the_stream(curves(2), [100, 200], "a title"),
@@ -108,6 +227,14 @@ def test_same_figure_same_bytes(tmp_path: Path) -> None:
         assert first == written(once, tmp_path / f"{i} again")
         with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "path", "lines.linewidth": 9}):
             assert first == written(figure(), tmp_path / f"{i} in another style")
+
+
+def test_clouds_and_pdfs_have_the_same_bytes_too(tmp_path: Path) -> None:
+    """Points are pixels in every kind of file, and a PDF has no date."""
+    once, again = (figures.embeddings({"er": cloud(30)}, list("x" * 30), "") for _ in range(2))
+    first, second = (figures.save(figure, tmp_path / name, ("svg", "pdf")) for figure, name in ((once, "once"), (again, "again")))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert first[1].read_bytes().startswith(b"%PDF")
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +260,14 @@ def test_inputs_are_left_alone() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_names_are_spread(seed: int) -> None:
     y = np.random.default_rng(seed).uniform(20, 40, 9)
-    spread = figures._spread(y, 3.0, 0.0, 100.0)
+    spread = style.spread(y, 3.0, 0.0, 100.0)
     assert (np.diff(spread[np.argsort(y)]) >= 3 - 1e-9).all()
     assert spread.mean() == pytest.approx(y.mean())  # no further than needed
     for low, high in ((30.0, 100.0), (0.0, 30.0)):
-        bounded = figures._spread(y, 3.0, low, high)
+        bounded = style.spread(y, 3.0, low, high)
         assert low - 1e-9 <= bounded.min() and bounded.max() <= high + 1e-9
     apart = np.array([30.0, 10.0, 20.0])
-    np.testing.assert_allclose(figures._spread(apart, 3.0, 0.0, 100.0), apart)
+    np.testing.assert_allclose(style.spread(apart, 3.0, 0.0, 100.0), apart)
 
 
 def test_neither_the_package_nor_pyplot_is_touched() -> None:

@@ -55,6 +55,9 @@ def test_against_loops(seed: int, rows: int) -> None:
     gained = [naive[-1][j] - naive[j][j] for j in range(3)] if rows == 4 else []
     assert same(metrics.backward_transfer(matrix), naive_mean(gained))
 
+    assert same(metrics.plasticity(matrix), naive_mean([naive[t][t] for t in range(rows)]))
+    assert same(metrics.stability(matrix), naive_mean([naive_mean(naive[t][:t]) for t in range(1, rows)]))
+
     counts = [[0] * 8 for _ in range(8)]
     recent = []
     for p, label in zip(predictions[-1], y, strict=True):

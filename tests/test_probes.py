@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.neighbors import NearestCentroid
 
 from onepass.config import Config
 from onepass.data import source
+from onepass.errors import Refused
 from onepass.learner import Adam, Learner
 from onepass.loop import prepare, run
 from onepass.nets import ResNet18
-from onepass.probes import Moment, Predictions
+from onepass.probes import NCM, Drift, MemoryFeatures, Moment, Predictions, nearest_class_mean
 from onepass.recipes import recipe
 from onepass.record import Record
 from onepass.stream import Batch, Pass
@@ -149,11 +152,123 @@ def test_a_blurry_stream_is_probed_at_nominal_ends(tmp_path: Path) -> None:
         assert (row >= 0).tolist() == np.isin(y, sum(tasks[: t + 1], [])).tolist()
 
 
+# ---- nearest class mean, drift, features of the memory
+
+EVERYTHING = (Predictions(every=10), NCM(), Drift(every=2, rows=5, of=("student", "average")), MemoryFeatures())
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return run(small(probes=EVERYTHING), tmp_path_factory.mktemp("everything"))
+
+
+def raw_features(learner: Learner, which: Any, x: torch.Tensor) -> torch.Tensor:
+    """One image after another through a copy of the network."""
+    net: Any = deepcopy(learner.network(which)).eval()
+    with torch.no_grad():
+        return torch.cat([net.core.features(image[None].float() / 255) for image in x])
+
+
+def test_nearest_class_mean_is_that_of_sklearn() -> None:
+    rng = torch.Generator().manual_seed(0)
+    y = torch.tensor([1, 4, 2])[torch.randint(3, (40,), generator=rng)]
+    remembered = torch.randn(40, 5, generator=rng) + 2 * torch.eye(5)[y]
+    asked = torch.randn(200, 5, generator=rng) + 2 * torch.eye(5)[torch.randint(5, (200,), generator=rng)]
+    theirs = NearestCentroid().fit(remembered.numpy(), y.numpy()).predict(asked.numpy())
+    assert nearest_class_mean(remembered, y, asked).tolist() == theirs.tolist()
+    naive = [min(sorted(set(y.tolist())), key=lambda c: float((remembered[y == c].mean(0) - f).norm())) for f in asked]
+    assert theirs.tolist() == naive
+
+
+def test_ncm_is_asked_at_the_end_of_the_student_and_of_what_predicts() -> None:
+    learner, stream, test = trained(small(precision="fp32"))
+    moment = Moment(18, 20, (8, 16, 20), last=True)
+    out = dict(NCM()(learner, stream, test, moment))
+    assert list(out) == ["ncm/student", "ncm/average"]
+    assert NCM().due(moment) and not NCM().due(Moment(6, 8, ENDS, False))
+    tasks = [c for task in stream.spec.tasks[:3] for c in task]
+    rows, memory = torch.isin(test.y, torch.tensor(tasks)), learner.memory.all()
+    for name, predicted in out.items():
+        which = name.partition("/")[2]
+        h = raw_features(learner, which, memory.x)
+        means = {c: h[memory.y == c].mean(0) for c in sorted(set(memory.y.tolist()))}
+        naive = [min(means, key=lambda c: float((means[c] - f).norm())) for f in raw_features(learner, which, test.x[rows])]
+        assert predicted.dtype == np.int16 and (predicted[~rows] == -1).all()
+        assert predicted[rows].tolist() == naive and len(set(naive)) > 1
+    alone, stream, test = trained(small("er"))
+    assert list(dict(NCM()(alone, stream, test, moment))) == ["ncm/student"]
+
+
+def test_drift_is_the_mean_norm_of_what_one_update_changes() -> None:
+    """Before and after batch 11 (of 2), in the third task: images of the first two, by hand."""
+    learner, stream, test = trained(small(optim=Adam(lr=0.02)))
+    probe = Drift(every=5, of=("student", "average", "teacher"))
+    moment = Moment(20, 22, ENDS, False, 10)
+    old = [c for task in stream.spec.tasks[:2] for c in task]
+    past = [i for i, c in enumerate(learner.memory.y[: len(learner.memory)].tolist()) if c in old]
+    x = learner.memory.x[past].clone()
+    assert probe.due(moment) and 0 < len(past) < len(learner.memory)
+    then = {which: raw_features(learner, which, x) for which in probe.of}
+    moment.seen[probe] = probe.before(learner, stream, moment)
+    learner.observe(next(stream.batches(2, start=20)))
+    out = dict(probe(learner, stream, test, moment))
+    assert list(out) == ["drift/student", "drift/average", "drift/teacher"]
+    for which in probe.of:
+        moved = raw_features(learner, which, x) - then[which]
+        naive = sum(float((row**2).sum() ** 0.5) for row in moved.double()) / len(past)
+        assert naive > 0 and float(out[f"drift/{which}"]) == pytest.approx(naive, rel=1e-3)
+
+
+def test_drift_looks_at_rows_all_over_the_memory_and_never_at_what_came_since() -> None:
+    learner, stream, _ = trained(small())
+    moment = Moment(20, 22, ENDS, False, 10)
+    x, looked = Drift(rows=3).before(learner, stream, moment)
+    old = torch.isin(learner.memory.y[: len(learner.memory)], torch.tensor(sum(stream.spec.tasks[:2], ()))).nonzero()[:, 0]
+    assert torch.equal(x, learner.memory.x[old[[0, len(old) // 3, 2 * len(old) // 3]]]) and len(looked["student"]) == 3
+    learner.memory.x.zero_()
+    assert x.any()
+
+
+def test_drift_is_due_every_n_batches_once_a_task_is_over(measured: Record) -> None:
+    def due(batches: int, before: int) -> bool:
+        return Drift(every=5).due(Moment(before, before + 2, ENDS, False, batches))
+
+    assert not due(0, 0) and not due(5, 6) and due(5, 8) and not due(6, 10) and due(10, 20)
+    for which in "student", "average":
+        times, drift = measured.results.at(f"drift/{which}")
+        assert times.tolist() == list(range(10, 41, 4))  # after batches 5, 7, ... of 2, which are numbered from 0
+        assert drift.shape == times.shape and (drift > 0).all()
+
+
+def test_drift_on_a_blurry_stream_and_of_networks_that_there_are(tmp_path: Path) -> None:
+    record = run(small("er", kind="blurry", batch_size=3, probes=(Drift(every=1, of=("student", "average")),)), tmp_path)
+    times, drift = record.results.at("drift/student")
+    assert times.tolist() == [12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 40] and (drift > 0).all()  # 9 went over the first end
+    assert not [name for name in record.results.arrays if name.startswith("drift/average")]
+
+
+def test_no_rows_and_no_batches_measure_nothing() -> None:
+    for wrong in {"every": 0}, {"rows": 0}:
+        with pytest.raises(Refused, match=f"`{next(iter(wrong))}=0` measures no drift"):
+            Drift(**wrong)
+
+
+def test_what_is_remembered_is_kept_as_features(measured: Record) -> None:
+    arrays, model = measured.results.arrays, load_file(measured.path / "model.safetensors")
+    (features,), (y,) = measured.results.at("memory/features")[1], measured.results.at("memory/y")[1]
+    assert features.shape == (9, model["core.classifier.weight"].shape[1]) and features.dtype == np.float32
+    assert y.shape == (9,) and set(y) <= set(arrays["y"].tolist())
+    learner, stream, test = trained(small(precision="fp32"), 40)
+    out = dict(MemoryFeatures(of="average")(learner, stream, test, Moment(38, 40, ENDS, True)))
+    np.testing.assert_allclose(out["memory/features"], raw_features(learner, "average", learner.memory.x), rtol=1e-4, atol=1e-5)
+    assert out["memory/y"].tolist() == learner.memory.y.tolist()
+
+
 # ---- and nothing moves
 
 
 @pytest.mark.parametrize(
-    "probes", [(), (Predictions(),), (Predictions(every=2), Predictions(every=3))], ids=["none", "ends", "often"]
+    "probes", [(), (Predictions(every=2), Predictions(every=3)), EVERYTHING], ids=["none", "often", "everything"]
 )
 def test_a_run_has_the_same_bits_whatever_is_probed(record: Record, tmp_path: Path, probes: Any) -> None:
     other = run(small(probes=probes), tmp_path)
@@ -169,7 +284,10 @@ def test_a_probe_leaves_everything_of_the_learner_as_it_was() -> None:
     modes = [m.training for net in (learner.student, *learner.followers.values()) for m in net.modules()]
     generator = torch.get_rng_state()
     asked(learner, stream, test, Moment(22, 24, ENDS, False))
-    asked(learner, stream, test, Moment(18, 20, ENDS, False))
+    moment = Moment(18, 20, ENDS, True, 10)
+    moment.seen.update({p: p.before(learner, stream, moment) for p in EVERYTHING if isinstance(p, Drift)})
+    for probe in EVERYTHING:
+        assert dict(probe(learner, stream, test, moment))
     after = learner.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
     assert modes == [m.training for net in (learner.student, *learner.followers.values()) for m in net.modules()]

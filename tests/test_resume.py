@@ -28,14 +28,15 @@ from onepass.nets import ResNet18
 from onepass.recipes import recipe
 from onepass.record import Record
 
-WORDS = ["er+mkd", "--net.width", "2", "--per-class", "6", "--memory", "7", "--probes", '[{"is": "Predictions", "every": 10}]']
+PROBES = [{"is": "Predictions", "every": 10}, {"is": "Drift", "every": 13}, {"is": "NCM"}, {"is": "MemoryFeatures"}]
+WORDS = ["er+mkd", "--net.width", "2", "--per-class", "6", "--memory", "7", "--probes", json.dumps(PROBES)]
 LENGTH, ENDS = 60, (12, 24, 36, 48, 60)
 
 
 def config() -> Config:
     """What WORDS say."""
     made = recipe("er+mkd", source("digits"), memory=7)
-    tree = made.to_json() | {"per_class": 6, "probes": [{"is": "Predictions", "every": 10}]}
+    tree = made.to_json() | {"per_class": 6, "probes": PROBES}
     return Config.from_json(tree | {"net": {"is": "ResNet18", "width": 2}})
 
 
@@ -157,6 +158,7 @@ def test_the_uninterrupted_run_is_worth_comparing_with(whole: Bits) -> None:
     assert [line["samples"] for line in lines] == list(range(4, LENGTH + 1, 2))  # the first batch finds no memory
     times = {name: [int(k[-9:]) for k in sorted(whole.probes) if k.startswith(name)] for name in ("task/average", "curve/average")}
     assert times == {"task/average": list(ENDS), "curve/average": [10, 20, 30, 40, 50]}
+    assert [k for k in sorted(whole.probes) if k.startswith("drift")] == ["drift/student@000000028", "drift/student@000000054"]
     parts = {key.partition(".")[0] for key in whole.last}
     assert parts == {"student", "follower", "optimizer", "memory", "clock", "seen", "new"}
     assert whole.last["clock"][0] == LENGTH
@@ -187,7 +189,7 @@ def test_a_killed_run_resumed_has_the_bits_of_the_whole(tmp_path: Path, whole: B
 def test_a_run_killed_again_and_again_has_the_bits_of_the_whole(tmp_path: Path, whole: Bits) -> None:
     root = tmp_path / "runs"
     saved: list[int] = []
-    for name, count in ("log.jsonl", 2), ("probes.npz.aside", 3), ("probes.npz.aside", 3), ("checkpoint.safetensors.aside", 2):
+    for name, count in ("log.jsonl", 2), ("probes.npz.aside", 3), ("probes.npz.aside", 4), ("checkpoint.safetensors.aside", 2):
         assert process(root, Moment("open", name, count)) == -signal.SIGKILL
         saved += [int(load_file(file)["clock"][0]) for file in root.rglob("checkpoint.safetensors")]
     assert len(saved) > 2 and sorted(set(saved)) == saved  # each got further than the one before

@@ -238,6 +238,7 @@ class Stub:
         self.student.net = SimpleNamespace(classifier=self.classifier)
         self.teacher = lambda _: SimpleNamespace(features=self.far)
         self.aug = lambda *_: SimpleNamespace(y=y)
+        self.there = lambda mask: mask
         self.sdp = SDP()
         self.state = {self.sdp: self.sdp.state(Spec(2, (1, 1, 1)))}
 

@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     from onepass.record import records as records
     from onepass.seeds import Seeds as Seeds
     from onepass.stream import Batch as Batch
+    from onepass.stream import Blend as Blend
     from onepass.stream import Blurry as Blurry
     from onepass.stream import Clear as Clear
+    from onepass.stream import Imbalanced as Imbalanced
     from onepass.stream import Spec as Spec
     from onepass.teachers import EMA as EMA
     from onepass.teachers import HypoExponential as HypoExponential
@@ -75,7 +77,7 @@ _PLACES = {
     "record": ("Record", "records"),
     "loop": ("run",),
     "seeds": ("Seeds",),
-    "stream": ("Batch", "Blurry", "Clear", "Spec"),
+    "stream": ("Batch", "Blend", "Blurry", "Clear", "Imbalanced", "Spec"),
     "pool": ("sweep",),
     "teachers": ("EMA", "HypoExponential", "Snapshot", "average"),
 }

@@ -149,6 +149,27 @@ class Partial:
         return self.apply(x, self.draw(n, (c, h, w), rng))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Normalised:
+    """Another augmentation, of images that were normalised, brought back to [0, 1] afterwards: the authors' ImageNet.
+
+    Their jitter cuts off all below 0, which now is the mean; the crop of `Partial` is padded with the mean.  The network's own
+    normalisation, which comes after it, undoes what brought them back.
+    """
+
+    of: Augment
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.mean or len(self.mean) != len(self.std) or min(self.std) <= 0:
+            raise Refused(f"`mean={self.mean}` and `std={self.std}` need a value for each channel, and `std` values above 0.")
+
+    def __call__(self, x: Tensor, rng: torch.Generator) -> Tensor:
+        mean, std = (torch.tensor(v, dtype=x.dtype).to(x.device, non_blocking=True)[:, None, None] for v in (self.mean, self.std))
+        return self.of((x - mean) / std, rng) * std + mean
+
+
 def _sample(x: Tensor, frame: Tensor, mode: str, padding_mode: str) -> Tensor:
     """Stretch each image's frame over the whole output, the centres of the corner pixels on those of the corners."""
     n, _, h, w = x.shape

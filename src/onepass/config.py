@@ -12,20 +12,26 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 import torch
 
 from onepass.__about__ import RESULTS_VERSION
-from onepass.augment import Augment, Full, Partial
+from onepass.augment import Augment, Full, Normalised, Partial
 from onepass.boundaries import Boundaries, NewClass, Oracle
 from onepass.data import Source
+from onepass.data.arrays import Arrays, Npz
 from onepass.data.cifar import Cifar10, Cifar100
 from onepass.data.digits import Digits
+from onepass.data.folder import Folder
+from onepass.data.imagenet100 import ImageNet100
+from onepass.data.parquet import Parquet
+from onepass.data.tiny_imagenet import TinyImageNet
 from onepass.distill import ALGORITHM_1, EQUATION_3, MKD, SDP, SINGLE_VIEW, Distiller, Warm
 from onepass.errors import Refused, unknown
+from onepass.held_out import FirstTasks, HeldOut, LastTenth
 from onepass.learner import SGD, Adam, Infer, Learner, Optim, check_parts
 from onepass.method import Method
 from onepass.methods import METHODS
 from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
-from onepass.probes import Predictions, Probe
+from onepass.probes import NCM, Drift, MemoryFeatures, Predictions, Probe
 from onepass.seeds import Seeds
-from onepass.stream import Blurry, Clear, Spec
+from onepass.stream import ORDERS, Order, Spec
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
 
 OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
@@ -36,7 +42,7 @@ class Config:
     """Everything a run depends on.  `run(config)` does it; `Config.from_json` and `to_json` keep it."""
 
     data: Source
-    stream: Clear | Blurry
+    stream: Order
     method: Method
     teacher: Teacher | None = None
     distill: Distiller | None = None
@@ -53,6 +59,7 @@ class Config:
     precision: Literal["auto", "fp64", "fp32", "bf16", "fp16"] = "auto"
     per_class: int | None = None  # training images of each class, the first of the data set; None: all
     limit: int | None = None  # images of the stream; None: all
+    held_out: HeldOut | None = None  # training images to test on, for a choice; None: the test images
     seed: int = 0
     name: str = field(default="", metadata=OUTSIDE)  # as the command line calls it; "" is made from the classes
     device: str = field(default="cpu", metadata=OUTSIDE)
@@ -84,10 +91,17 @@ class Config:
         return self.name or "+".join(type(p).__name__.lower() for p in parts[:2])
 
     @property
+    def place(self) -> str:
+        """Where its record lies, below the folder of all runs, but for its identity: what a person calls it."""
+        kind, _, where = self.data.name.partition(":")
+        data = f"{kind}-{Path(where).resolve().stem}" if where else kind  # which of several of one name, the identity says
+        setting = f"{data}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
+        return f"{setting}/{self.title}/m{self.memory}/s{self.seed}"
+
+    @property
     def folder(self) -> Path:
         """Where its record lies, below the folder of all runs."""
-        setting = f"{self.data.name}-{type(self.stream).__name__.lower()}"
-        return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
+        return Path(f"{self.place}-{self.identity}")
 
     @property
     def identity(self) -> str:
@@ -107,8 +121,9 @@ class Config:
             reason = getattr(part, "needs_tasks", "")
             if reason and not sharp and self.boundaries is None:
                 raise Refused(
-                    f"`{type(part).__name__}` cannot be run on a `Blurry` stream, which does not say where tasks begin: {reason}. "
-                    "Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the paper's for OCM."
+                    f"`{type(part).__name__}` cannot be run on a `{type(self.stream).__name__}` stream, which does not say where "
+                    f"tasks begin: {reason}. Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the "
+                    "paper's for OCM."
                 )
         habits = self.data.habits
         return Learner(
@@ -144,15 +159,16 @@ class Config:
 
 
 FAMILIES: dict[Any, tuple[type, ...]] = {
-    Source: (Digits, Cifar10, Cifar100),
+    Source: (Digits, Cifar10, Cifar100, TinyImageNet, ImageNet100, Folder, Npz, Parquet, Arrays),
     Method: tuple(METHODS.values()),
     Teacher: (EMA, HypoExponential, Snapshot, Frozen),
     Distiller: (MKD, SDP, Warm),
     Boundaries: (Oracle, NewClass),
+    HeldOut: (LastTenth, FirstTasks),
     Network: (ResNet18, Custom),
     Optim: (Adam, SGD),
-    Augment: (Full, Partial),
-    Probe: (Predictions,),
+    Augment: (Full, Partial, Normalised),
+    Probe: (Predictions, NCM, Drift, MemoryFeatures),
 }
 """The classes by which a field of each protocol may be named in JSON and on the command line."""
 
@@ -356,6 +372,14 @@ def with_fields(config: Config, given: Mapping[str, Any]) -> tuple[Config, set[s
     return Config.from_json(tree), missing
 
 
+def with_source_fields(source: Source, given: Mapping[str, Any]) -> Source:
+    """The data with those of its own fields set that are given, as `data.size`: a recipe starts from them."""
+    tree = to_json(source)
+    own = {path: value for path, value in given.items() if path.startswith("data.")}
+    set_ = [_set(type(source), tree, path.removeprefix("data."), value, path) for path, value in own.items()]
+    return build(Source, tree, "data") if any(set_) else source
+
+
 def with_field(config: Config, path: str, given: Any) -> Config:
     """The config with one field set, from JSON or text."""
     changed, missing = with_fields(config, {path: given})
@@ -380,4 +404,4 @@ def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) ->
 def _named(name: str) -> type:
     if ".py:" in name:
         return load_class(name, None)
-    return next(k for family in (*FAMILIES.values(), (Clear, Blurry)) for k in family if k.__name__ == name)
+    return next(k for family in (*FAMILIES.values(), tuple(ORDERS.values())) for k in family if k.__name__ == name)

@@ -72,8 +72,8 @@ class MKD:
         if self.raw_until is not None and step.task >= self.raw_until:
             raw = step.raw(aug, "again")
         view = {"raw": raw, "aug": aug}
+        teachers = [self.logits(step, step.teacher, view[t]) for _, t in self.pairs]  # first: they keep nothing for a backward
         students = [self.logits(step, step.student, view[s]) for s, _ in self.pairs]
-        teachers = [self.logits(step, step.teacher, view[t]) for _, t in self.pairs]
         weight = self.weight
         if weight is None:
             if step.alpha is None:
@@ -116,7 +116,7 @@ class SDP:
         out = step.student(view)
         gap = (out.features - step.teacher(view).features).square().sum(1)
         confidence = step.student.peek(view, running=True).logits.softmax(1).gather(1, view.y[:, None]).squeeze(1)
-        w = self.schedule(step.state[self], confidence, view.y, step.seen)
+        w = self.schedule(step.state[self], confidence, view.y, step.there(step.seen))
         slope = feature_slope(step.student.net.classifier, out.features, view.y, out.logits.shape[1])
         beta = (slope.square().sum(1) / (4 * gap.detach() + 1e-8)).sqrt().mean()
         if not self.scale_base:
@@ -131,10 +131,9 @@ class SDP:
         place = torch.where(after < self.window, (count[y] + before) % self.window, self.window)
         ring[y, place] = confidence.to(ring.dtype)
         count.index_add_(0, y, torch.ones_like(y))
-        met = seen.to(ring.device, non_blocking=True)
         mean = ring[:, : self.window].sum(1) / count.clamp(1, self.window)
-        classes = met.sum()
-        return (mean * met).sum().div(classes).sub(1 / classes).clamp(0, 1) * classes / (classes + 1)
+        classes = seen.sum()
+        return (mean * seen).sum().div(classes).sub(1 / classes).clamp(0, 1) * classes / (classes + 1)
 
 
 def feature_slope(classifier: nn.Module, features: Tensor, y: Tensor, classes: int | None = None) -> Tensor:

@@ -1,6 +1,7 @@
 """Whole updates as CUDA graphs: what a step draws is made as ever, and what the device computes from it is replayed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ class Graph:
 
     drawn: Drawn
     run: Callable[[], tuple[Step, Tensor | None]]
+    kept: list[Tensor]  # what else it reads, at addresses that must stay its own
 
     def __call__(self, drawn: Drawn) -> tuple[Step, Tensor | None]:
         for mine, new in zip(_tensors(self.drawn), _tensors(drawn), strict=True):
@@ -44,6 +46,7 @@ class Graphs:
         self._asked: frozenset[str] = frozenset()
         self._times: dict[Any, int] = {}
         self._graphs: dict[Any, Graph] = {}
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, step: Step) -> tuple[Step, Tensor | None]:
         """The gradients of an update are in place; its loss, and the step that has its outputs."""
@@ -60,7 +63,8 @@ class Graphs:
 
     def _eager(self, step: Step, key: Any) -> Tensor | None:
         before = [id(t) for values in step.state.values() for t in values.values()]
-        loss = self.backward(step)
+        with self._aside():
+            loss = self.backward(step)
         self.why = step.obstacle
         if any(forward.drew for forward in step.forwards):
             self.why = "its network draws numbers of its own (dropout)"
@@ -86,10 +90,10 @@ class Graphs:
             mine = self.again(step, fixed)
             return mine, self.backward(mine)
 
-        if self.device.type != "cuda":
-            return Graph(fixed, compute)
+        if self._stream is None:
+            return Graph(fixed, compute, [])
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=self._stream):
             outcome = compute()
         gradients = [p.grad for p in self.parameters]
 
@@ -99,7 +103,19 @@ class Graphs:
                 parameter.grad = gradient
             return outcome
 
-        return Graph(fixed, replay)
+        return Graph(fixed, replay, list(step.mirrored))
+
+    @contextmanager
+    def _aside(self) -> Generator[None, None, None]:
+        """On the stream on which graphs are captured: autograd keeps to the stream on which it first met a weight."""
+        if self._stream is None:
+            yield
+            return
+        here = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            yield
+        here.wait_stream(self._stream)
 
     def _replay(self, key: Any, step: Step) -> tuple[Step, Tensor | None]:
         self.replayed += 1

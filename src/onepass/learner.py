@@ -1,6 +1,6 @@
 """A method, its network, teacher, memory and optimiser, learning from one batch after another."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -17,7 +17,7 @@ from onepass.memory import Memory
 from onepass.method import Method
 from onepass.nets import PRECISIONS, Net, Network, ResNet18, build_net, low_precision, predicting, repeatable, resolve_precision
 from onepass.seeds import Seeds
-from onepass.step import Drawn, Forward, Step
+from onepass.step import Drawn, Forward, Mirror, Step
 from onepass.stream import Batch, Spec
 from onepass.teachers import Follower, Teacher, average
 
@@ -133,6 +133,7 @@ class Learner:
             owner: {k: v.to(self.device) for k, v in owner.state(spec).items()} for owner in (method, distill) if owner is not None
         }
         self.graphs = Graphs(self.backward, self._again, list(self.student.parameters()), self.device) if graph else None
+        self.mirror = Mirror(self.device)
         self.clock = Clock()
         self.task, self.since = 0, 0
         self.seen = torch.zeros(spec.classes, dtype=torch.bool)
@@ -248,6 +249,7 @@ class Learner:
             since=self.since,
             asks=self._asks if self.boundaries is None else None,
             dtype=self.dtype,
+            mirror=self.mirror,
         )
 
     def _again(self, step: Step, drawn: Drawn) -> Step:
@@ -284,7 +286,6 @@ class Learner:
         teacher = self.followers["teacher"]
         return teacher.net if which == "teacher" else average(self.student, teacher)
 
-    @torch.no_grad()
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
         _bytes(x)
@@ -292,6 +293,13 @@ class Learner:
             raise Refused("No class has been met yet, so there is none to predict; `observe` a batch of the stream first.")
         with predicting(self.network(which)) as net:
             return answers(net, x, self.precision, self.device, rows)[:, : self.classes]
+
+    def features(self, x: Tensor, which: Infer | None = None, rows: int = 250, precision: str | None = None) -> Tensor:
+        """What the classifier is given of uint8 images, (n, d) on the host; moves nothing of the learner."""
+        _bytes(x)
+        with predicting(self.network(which)) as net:
+            within = self.precision if precision is None or self.precision == "fp64" else precision
+            return answers(cast(Net, net).features, x, within, self.device, rows)
 
     def predict(self, x: Tensor, which: Infer | None = None) -> Tensor:
         """The class of each uint8 image, numbered by arrival."""
@@ -343,12 +351,12 @@ class Learner:
 
 
 @torch.no_grad()
-def answers(net: nn.Module, x: Tensor, precision: str, device: torch.device, rows: int = 250) -> Tensor:
-    """Logits of uint8 images by a network in evaluation mode, so many at a time, (n, classes) on the host."""
+def answers(ask: Callable[[Tensor], Tensor], x: Tensor, precision: str, device: torch.device, rows: int = 250) -> Tensor:
+    """What a network in evaluation mode, or a part of it, says of uint8 images, so many at a time, on the host."""
     dtype = torch.float64 if precision == "fp64" else torch.float32
     with low_precision(precision, device), repeatable(device):
         parts = [
-            net((part.to(device, non_blocking=True).to(dtype) / 255).contiguous(memory_format=torch.channels_last))
+            ask((part.to(device, non_blocking=True).to(dtype) / 255).contiguous(memory_format=torch.channels_last))
             for part in x.split(rows)
         ]
     return torch.cat([p.to(dtype) for p in parts]).cpu()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onepass.config import Config
 from onepass.errors import Refused
-from onepass.probes import Moment
+from onepass.probes import Before, Moment
 from onepass.record import Busy, Record, Recorder
 from onepass.seeds import Seeds
 from onepass.stream import Batch, Clear, Pass
@@ -35,15 +35,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 def prepare(config: Config, data_dir: Path | None = None) -> tuple[Pass, Batch, str]:
-    """The stream of a config, its test images, and the data's fingerprint."""
+    """The stream of a config, the images to test on, and the data's fingerprint."""
     data = config.data.load(data_dir)
-    train = data.train
+    train, held = data.train, config.held_out
     if config.per_class is not None:
         rows = [(train.y == c).nonzero().squeeze(1)[: config.per_class] for c in range(len(data.names))]
         index = torch.cat(rows).sort().values
-        train = Batch(train.x[index], train.y[index])
-    stream = config.stream.over(train, data.names, Seeds(config.seed)).cut(config.limit)
-    return stream, Batch(data.test.x, stream.number(data.test.y)), data.fingerprint
+        train = Batch(train.x.index_select(0, index), train.y[index])
+    if held is None:
+        test = data.test
+    else:  # the test images are not so much as looked at
+        train, test = held.split(train, data.names)
+    stream = config.stream.over(train, data.names, Seeds(config.seed))
+    stream = (stream if held is None else held.cut(stream)).cut(config.limit)
+    return stream, Batch(test.x, stream.number(test.y)), data.fingerprint
 
 
 def run(
@@ -58,7 +63,7 @@ def run(
     if recorder.finished:
         return recorder.record
     threads = _recorded_threads(recorder)
-    with _threads(threads), _stoppable() as stop:
+    with threads_of_torch(threads), _stoppable() as stop:
         stream, test, fingerprint = prepare(config, data_dir)
         learner = config.learner(stream.spec, sharp=stream.sharp)
         stream = stream.to(learner.device)
@@ -70,18 +75,20 @@ def run(
             recorder.open(stream, fingerprint, test.y, learner)
             probes = recorder.probes
             for batch in stream.batches(config.batch_size, start=learner.clock.samples):
-                began, before = time.perf_counter(), learner.clock.samples
-                recorder.log(learner.clock, learner.observe(batch))
-                after = learner.clock.samples
-                recorder.seconds["train"] += time.perf_counter() - began
-                moment = Moment(before, after, stream.task_ends, last=after == len(stream))
+                began = time.perf_counter()
+                clock, after = learner.clock, learner.clock.samples + len(batch)
+                moment = Moment(clock.samples, after, stream.task_ends, after == len(stream), clock.batches)
                 due = [probe for probe in probes if probe.due(moment)]
+                moment.seen.update({p: p.before(learner, stream, moment) for p in due if isinstance(p, Before)})
+                looked = time.perf_counter()
+                recorder.log(clock, learner.observe(batch))
+                learnt = time.perf_counter()
                 if due:
-                    began = time.perf_counter()
                     for probe in due:
-                        recorder.write(learner.clock, probe(learner, stream, test, moment))
+                        recorder.write(clock, probe(learner, stream, test, moment))
                     accuracy = recorder.results.latest()
-                    recorder.seconds["probe"] += time.perf_counter() - began
+                recorder.seconds["train"] += learnt - looked
+                recorder.seconds["probe"] += time.perf_counter() - learnt + looked - began
                 if tell is not None:
                     tell(Progress(after, len(stream), recorder.seconds["train"], accuracy))
                 if moment.task_end or recorder.save_due or stop.is_set():
@@ -124,7 +131,7 @@ def _recorded_threads(recorder: Recorder) -> int | None:
 
 
 @contextmanager
-def _threads(number: int | None) -> Generator[None, None, None]:
+def threads_of_torch(number: int | None) -> Generator[None, None, None]:
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

@@ -51,6 +51,16 @@ def confusion(prediction: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray
     return counts
 
 
+def plasticity(matrix: np.ndarray) -> float:
+    """The mean accuracy on a task just learnt: of a[t, t]."""
+    return _mean(matrix.diagonal())
+
+
+def stability(matrix: np.ndarray) -> float:
+    """The mean over task ends, but for the first, of the mean accuracy on the tasks before: of a[t, j], j < t."""
+    return _mean(np.array([_mean(row[:t]) for t, row in enumerate(matrix) if t]))
+
+
 def recency(prediction: np.ndarray, y: np.ndarray, tasks: Sequence[Sequence[int]]) -> float:
     """The share of the older tasks' test images that are taken for a class of the last task; nan for one task."""
     older = np.isin(y, list(chain(*tasks[:-1]))) & (prediction >= 0)

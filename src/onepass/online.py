@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -342,8 +342,8 @@ class OnlineLearner:
 class _Given:
     """Where the images of an application come from: there is nothing to load."""
 
-    name: ClassVar[str] = "given"
-    habits: ClassVar[Habits] = Habits(tasks=1, memory=2000, scale=500.0, full=Full(), partial=Partial())
+    name = "given"
+    habits = Habits(tasks=1, memory=2000, scale=500.0, full=Full(), partial=Partial())
 
     def load(self, folder: Path | None = None) -> Dataset:
         raise Refused("These images are given to `OnlineLearner.learn`, and nowhere to be loaded from.")

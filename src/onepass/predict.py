@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,18 +35,22 @@ def load_network(run: Path) -> tuple[nn.Module, Spec]:
         original=tuple(stream["original"]),
         names=tuple(stream["names"]),
     )
-    habits, method = config.data.habits, config.method
+    method = config.method
     net = build_net(
         config.net,
         spec,
         classifier=method.classifier,
         heads=method.heads,
-        mean=habits.mean,
-        std=habits.std,
+        mean=_values(state.get("mean")),  # kept with the weights: the data need not be here
+        std=_values(state.get("std")),
         seeds=Seeds(),
     )
     net.load_state_dict(state)
     return net.eval(), spec
+
+
+def _values(buffer: Tensor | None) -> tuple[float, ...]:
+    return () if buffer is None else tuple(buffer.flatten().tolist())
 
 
 @torch.no_grad()
@@ -65,17 +68,12 @@ def classify(run: Path, paths: Sequence[Path], top: int = 1) -> Iterator[str]:
 
 def read_image(file: Path, shape: tuple[int, int, int]) -> Tensor:
     """An image file as uint8 (c, h, w), resized if it has another size."""
-    from PIL import Image, UnidentifiedImageError
+    from onepass.images import Unreadable, pixels
 
     channels, height, width = shape
     try:
-        with Image.open(file) as opened:
-            image = opened.convert("L" if channels == 1 else "RGB")
-            if image.size != (width, height):
-                image = image.resize((width, height), Image.Resampling.BILINEAR)
-            pixels = np.array(image, dtype=np.uint8)
+        return torch.from_numpy(pixels(file, channels, (height, width)))
     except FileNotFoundError as error:
         raise Refused(f"There is no image `{file}`.") from error
-    except (UnidentifiedImageError, OSError) as error:
+    except Unreadable as error:
         raise Refused(f"`{file}` is not an image that can be read ({error}).") from error
-    return torch.from_numpy(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1).copy())

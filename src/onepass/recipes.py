@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-from onepass.augment import Augment, Partial
+from onepass.augment import Augment, Normalised, Partial
 from onepass.boundaries import NewClass
 from onepass.config import Config, build, load_class, name_of
 from onepass.data import Source
@@ -21,11 +21,11 @@ from onepass.methods.ocm import OCM
 from onepass.methods.pcr import PCR
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
-from onepass.stream import Blurry, Clear
+from onepass.stream import ORDERS, Blurry, Order
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot
 
 Family = Literal["default", "published"]
-Setting = Literal["clear", "blurry"]
+Setting = Literal["clear", "blurry", "imbalanced", "blend"]
 
 
 def recipe(
@@ -56,31 +56,49 @@ def recipe(
         )
     if family not in ("default", "published"):
         raise unknown("recipe", family, ("default", "published"))
-    if stream not in ("clear", "blurry"):
-        raise unknown("stream", stream, ("clear", "blurry"))
     habits = data.habits
-    tasks = habits.tasks if tasks is None else tasks
     config = Config(
         data=data,
-        stream=Clear(tasks) if stream == "clear" else Blurry(tasks, habits.scale),
+        stream=order(stream, data, tasks=tasks, family=family),
+        net=ResNet18(stem=habits.stem),
         full=habits.full,
         memory=habits.memory if memory is None else memory,
         seed=seed,
-        device=device,
-        name="+".join([base, *suffixes]) + ("-published" if family == "published" else ""),
+        name="+".join([base, *suffixes]) + (PUBLISHED if family == "published" else ""),
         **fields(data, family),
     )
-    if isinstance(config.method, GSA | OCM) and family == "published":
-        config = _half(config, family)
-    if isinstance(config.method, OCM) and stream == "blurry":
+    if isinstance(config.method, OCM) and not config.stream.sharp:
         config = replace(config, boundaries=NewClass(lag=100))  # the paper's rule; GSA it leaves out there, and so do we
     if data.name == "digits":
         config = replace(config, **DIGITS)
+    if data.name in ("tiny-imagenet", "imagenet100") and family == "published":
+        config = _as_the_authors(config)
     for suffix in suffixes:
         if suffix not in SUFFIXES:
             raise unknown("suffix", suffix, SUFFIXES, f"A method is written `{base}` or, say, `{base}+mkd`.")
         config = SUFFIXES[suffix][0](config, family)
-    return config
+    return on(config, device)
+
+
+PUBLISHED = "-published"  # at the end of the names of that family
+
+
+def on(config: Config, device: str) -> Config:
+    """A recipe's config on a device.  On CUDA, some of the published go in half precision, as the authors had them."""
+    half = isinstance(config.method, GSA | OCM) or isinstance(config.distill, Warm)
+    half |= isinstance(config.method, ER) and isinstance(config.distill, MKD) and config.infer == "average"
+    if half and config.name.endswith(PUBLISHED) and device.startswith("cuda"):
+        config = replace(config, precision="fp16")
+    return replace(config, device=device)
+
+
+def order(kind: str, data: Source, *, tasks: int | None = None, family: Family = "default") -> Order:
+    """The stream that the command line calls `kind`, with as many tasks and as wide a blur as is usual for the data."""
+    if kind not in ORDERS:
+        raise unknown("stream", kind, ORDERS)
+    if tasks is None:
+        tasks = PUBLISHED_TASKS.get(data.name, data.habits.tasks) if family == "published" else data.habits.tasks
+    return Blurry(tasks, data.habits.scale) if kind == "blurry" else ORDERS[kind](tasks)
 
 
 # -- methods ------------------------------------------------------------------------------------------------------------
@@ -102,7 +120,7 @@ def derpp(data: Source, family: Family) -> Fields:
 
 def er_ace(data: Source, family: Family) -> Fields:
     method = ERACE(shown="authors") if family == "published" else ERACE()
-    return {"method": method, "optim": SGD(lr=1e-3, momentum=0.9), "augment": _partial(data, family)} | _precise(family)
+    return {"method": method, "optim": SGD(lr=1e-3, momentum=0.9), "augment": partial(data, family)} | _precise(family)
 
 
 def dvc(data: Source, family: Family) -> Fields:
@@ -127,7 +145,7 @@ def ocm(data: Source, family: Family) -> Fields:
 def gsa(data: Source, family: Family) -> Fields:
     lr = 1e-4 if data.name == "imagenet100" else 5e-4
     method = GSA(authors=family == "published")
-    return {"method": method, "optim": Adam(lr=lr), "augment": _partial(data, family)} | _precise(family)
+    return {"method": method, "optim": Adam(lr=lr), "augment": partial(data, family)} | _precise(family)
 
 
 def pcr(data: Source, family: Family) -> Fields:
@@ -154,9 +172,10 @@ def _precise(family: Family) -> Fields:
     return {"precision": "fp32"} if family == "published" else {}
 
 
-def _partial(data: Source, family: Family) -> Augment:
-    partial = data.habits.partial
-    return replace(partial, shared=True) if family == "published" and isinstance(partial, Partial) else partial
+def partial(data: Source, family: Family) -> Augment:
+    """The partial augmentation of a data set, as a family of recipes has it."""
+    crop = data.habits.partial
+    return replace(crop, shared=True) if family == "published" and isinstance(crop, Partial) else crop
 
 
 DIGITS: Fields = {
@@ -167,6 +186,27 @@ DIGITS: Fields = {
     "net": ResNet18(width=20),
     "probes": (Predictions(every=48),),
 }
+
+PUBLISHED_TASKS = {"tiny-imagenet": 100}
+"""Where the authors' files have another number than the paper's text, 20 (spec/authors-code.md, section 3)."""
+
+
+def _as_the_authors(config: Config) -> Config:
+    """What their code did to images larger than CIFAR's: pooling in windows of 4x4; ImageNet normalised before it is augmented,
+    and its blurry stream not blurry (spec/authors-code.md, section 4)."""
+    net, habits = config.net, config.data.habits
+    assert isinstance(net, ResNet18)
+    config = replace(config, net=replace(net, pool="window"))
+    if config.data.name != "imagenet100":
+        return config
+    if isinstance(config.stream, Blurry):
+        config = replace(config, stream=replace(config.stream, sequential=True))
+
+    def first(rule: Augment | None) -> Augment | None:
+        return None if rule is None else Normalised(of=rule, mean=habits.mean, std=habits.std)
+
+    return replace(config, augment=first(config.augment), full=first(config.full))
+
 
 # -- suffixes -----------------------------------------------------------------------------------------------------------
 
@@ -185,8 +225,7 @@ def mkd(config: Config, family: Family) -> Config:
             distill = replace(distill, doubled=True)
         if isinstance(method, OCM):
             distill, method = replace(distill, raw_until=1), replace(method, two_views=False)
-    config = replace(config, method=method, teacher=_moving(config, family), distill=distill, infer="average")
-    return _half(config, family) if isinstance(method, ER) else config
+    return replace(config, method=method, teacher=_moving(config, family), distill=distill, infer="average")
 
 
 def sdp(config: Config, family: Family) -> Config:
@@ -199,6 +238,8 @@ def sdp(config: Config, family: Family) -> Config:
     if isinstance(config.method, OCM):
         distill = SDP(draw="sdp")
     config = replace(config, teacher=teacher, distill=distill)
+    if isinstance(config.method, GSA):
+        return replace(config, optim=Adam(lr=5e-4))  # on all data sets, unlike GSA alone
     return replace(config, optim=Adam(lr=3e-4)) if isinstance(config.method, ER) and family == "default" else config
 
 
@@ -206,7 +247,7 @@ def te(config: Config, family: Family) -> Config:
     """Temporal Ensembles: a moving average that predicts, and teaches nothing."""
     alpha = _moving(config, family).alpha
     if family == "published":
-        return _half(replace(config, teacher=EMA(alpha, start="alpha"), distill=Warm(), infer="teacher"), family)
+        return replace(config, teacher=EMA(alpha, start="alpha"), distill=Warm(), infer="teacher")
     return replace(config, teacher=EMA(alpha, buffers="average"), infer="teacher")
 
 
@@ -253,11 +294,6 @@ def _moving(config: Config, family: Family) -> EMA:
 def _draw(config: Config) -> Literal["mkd", "main"]:
     """The method's views where it has one of stream and replay together."""
     return "main" if isinstance(config.method, ER) else "mkd"
-
-
-def _half(config: Config, family: Family) -> Config:
-    half = family == "published" and config.device.startswith("cuda")
-    return replace(config, precision="fp16") if half else config
 
 
 SUFFIXES: dict[str, tuple[Callable[[Config, Family], Config], str]] = {

@@ -22,6 +22,7 @@ from onepass import metrics
 from onepass.__about__ import RESULTS_VERSION, __version__
 from onepass.config import Config, build, hints_of
 from onepass.errors import Refused
+from onepass.files import aside, sync, write_json
 from onepass.learner import Clock, Learner
 from onepass.probes import Probe
 from onepass.stream import Pass
@@ -392,28 +393,6 @@ class Recorder:
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-class aside:
-    """A file that is written aside, brought to the disk, and only then takes its name."""
-
-    def __init__(self, path: Path):
-        self.path, self.temporary = path, path.with_name(path.name + ".aside")
-
-    def __enter__(self) -> Any:
-        self.file = open(self.temporary, "wb")
-        return self.file
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self.file.close()
-            if kind is None:
-                sync(self.temporary)
-                os.replace(self.temporary, self.path)
-                if os.name == "posix":
-                    sync(self.path.parent)
-        finally:
-            self.temporary.unlink(missing_ok=True)
-
-
 def _save_tensors(tensors: dict[str, Tensor], name: str, meta: dict[str, str]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -422,19 +401,6 @@ def _save_tensors(tensors: dict[str, Tensor], name: str, meta: dict[str, str]) -
         save_file(tensors, name, metadata=meta)
     except SafetensorError as error:  # a full disk, most likely
         raise OSError(None, str(error)) from error
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_json(path: Path, value: Any) -> None:
-    with aside(path) as file:
-        file.write(json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -475,7 +441,7 @@ def delete(runs: Sequence[Record]) -> None:
 
 def environment(learner: Learner) -> dict[str, Any]:
     """The birth certificate of a run's numbers."""
-    device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else _processor()
+    device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else processor()
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _commit(),
@@ -490,7 +456,8 @@ def environment(learner: Learner) -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the machine calls itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

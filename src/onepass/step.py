@@ -188,6 +188,7 @@ class Step:
         since: int,
         asks: Callable[[str], Refused] | None,
         dtype: torch.dtype = torch.float32,
+        mirror: "Mirror | None" = None,
     ):
         self.spec, self.stream, self._memory, self.replay_size, self.student = spec, stream, memory, replay_size, student
         self.state, self.augment, self.full = state, augment, full
@@ -196,6 +197,7 @@ class Step:
         self._teacher, self._nets, self._seeds, self._update = teacher, nets, seeds, update
         self._asks = asks
         self._dtype = dtype
+        self._mirror = mirror or Mirror(stream.x.device)
         self._replay: Batch | None = None
         self._both: Batch | None = None
         self._draws: dict[str, Batch] = {}
@@ -317,6 +319,15 @@ class Step:
     def new(self) -> Tensor:
         return self._ruled("which classes are new in this task", "new")
 
+    def there(self, mask: Tensor) -> Tensor:
+        """A mask of the classes, made on the host, on the device."""
+        return self._mirror(mask)
+
+    @property
+    def mirrored(self) -> list[Tensor]:
+        """All masks that were ever asked for and are kept on the device."""
+        return list(self._mirror.copies.values())
+
     def _ruled(self, what: str, name: str) -> Any:
         if self._asks is not None:
             raise self._asks(what)
@@ -410,6 +421,26 @@ class Step:
         if of not in self._pixels:
             self._pixels[of] = of.x.to(self._dtype).div_(255)
         return self._pixels[of]
+
+
+class Mirror:
+    """Masks of the host, on the device: each is copied once, so that an update that asks for known ones alone can be captured."""
+
+    def __init__(self, device: torch.device, most: int = 4096):
+        self.device, self.most = device, most
+        self.copies: dict[bytes, Tensor] = {}
+
+    def __call__(self, mask: Tensor) -> Tensor:
+        if self.device.type == "cpu":
+            return mask
+        key = bytes(mask.numpy())
+        copy = self.copies.pop(key, None)
+        if copy is None:
+            copy = mask.to(self.device, non_blocking=True)
+        self.copies[key] = copy  # the last one asked for
+        if len(self.copies) > self.most:
+            del self.copies[next(iter(self.copies))]
+        return copy
 
 
 class _Parts(nn.Module):

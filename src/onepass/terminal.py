@@ -10,23 +10,26 @@ from typing import Any, Literal, get_args, get_origin
 
 from onepass import metrics
 from onepass.config import FAMILIES, Config, leaves, to_json
+from onepass.engine import Outcome
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress
-from onepass.pool import Outcome
 from onepass.record import Record
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side; the first row is the heading, the first column is to the left."""
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns side by side; the first row is the heading, the first columns are to the left."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
     return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])])
 
 
 # -- while it runs -------------------------------------------------------------------------------------------------
+
+
+MANY = 24  # runs that a screen has room for
 
 
 class Live:
@@ -47,10 +50,9 @@ class Live:
             self._live = RichLive(self._table(), console=Console(stderr=True), refresh_per_second=4, get_renderable=self._table)
             self._live.start()
         else:
-            print(
-                f"{len(self.configs)} runs: " + ", ".join(self._name(i) for i in range(len(self.configs))),
-                file=sys.stderr,
-            )
+            names = [self._name(i) for i in range(len(self.configs))]
+            shown = names if len(names) <= MANY else [*names[:MANY], "..."]
+            print(f"{len(names)} runs: {', '.join(shown)}", file=sys.stderr)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,7 +85,7 @@ class Live:
             return ("stopped" if isinstance(state, Interrupted) else "failed"), "", "", ""
         wall, first = self.began[i]
         rate = (state.samples - first) / max(time.monotonic() - wall, 1e-9)
-        left = f"{_duration((state.total - state.samples) / rate)} left" if state.samples > first else ""
+        left = f"{duration((state.total - state.samples) / rate)} left" if state.samples > first else ""
         accuracy = "" if state.accuracy is None else f"{100 * state.accuracy:.1f} %"
         return f"{state.samples}/{state.total} images", f"{rate:.0f} images/s", left, accuracy
 
@@ -93,12 +95,18 @@ class Live:
         shown = Table(box=None, pad_edge=False, header_style="bold")
         for heading in "run", "progress", "speed", "time", "accuracy so far":
             shown.add_column(heading, justify="left" if heading == "run" else "right")
-        for i in range(len(self.configs)):
+        rows = range(len(self.configs))
+        if len(rows) > MANY:  # more than fit a screen: those under way, and how many are over
+            over = sum(not isinstance(state, Progress) for state in self.state.values())
+            rows = [i for i in rows if isinstance(self.state.get(i), Progress)]
+            shown.add_row(f"{len(self.configs)} runs", f"{over} over", "", "", "")
+        for i in rows:
             shown.add_row(self._name(i), *self._cells(i))
         return shown
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -124,6 +132,11 @@ def results(configs: Sequence[Config], outcomes: Sequence[Outcome], root: Path) 
                 print(path)
         except OSError as error:
             raise Refused(f"The figures could not be written ({error}); the runs are whole.") from error
+    return ended(outcomes)
+
+
+def ended(outcomes: Sequence[Outcome]) -> int:
+    """Say what went wrong, if anything did, and give the exit code."""
     failed = [o for o in outcomes if isinstance(o, Refused)]
     stopped = [o for o in outcomes if isinstance(o, Interrupted)]
     for line in dict.fromkeys(" ".join(str(error).split()) for error in failed):  # each mistake once

@@ -1,6 +1,7 @@
 """`onepass run`: train on a stream, once, and say how much was kept."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -8,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from onepass.commands import Parser
+from onepass.commands import Parser, add_engine
 from onepass.errors import Refused, unknown
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ def add(commands: "Commands") -> None:
         usage="onepass run METHOD [METHOD ...] [flags]", formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     run.add_argument("-h", "--help", action="store_true", help="this, or with a METHOD every field of its config")
-    run.add_argument("--data", metavar="NAME", help="the data set: digits (default: digits)")
+    run.add_argument(
+        "--data", metavar="NAME", help="digits, cifar10, cifar100, tiny-imagenet, imagenet100, folder:PATH, ... (default: digits)"
+    )
     run.add_argument("--data-dir", type=Path, metavar="DIR", help="where data lies (default: $ONEPASS_DATA, the user's cache)")
     run.add_argument("--memory", metavar="N", help="images remembered (default: the data's)")
-    run.add_argument("--stream", metavar="KIND", help="clear or blurry (default: clear)")
+    run.add_argument("--stream", metavar="KIND", help="clear, blurry, imbalanced or blend (default: clear)")
     run.add_argument("--tasks", metavar="N", help="tasks in the stream (default: the data's)")
     run.add_argument("--seeds", nargs="+", metavar="N", help="one run for each (default: 0)")
     run.add_argument("--recipe", metavar="NAME", help="default (the paper's text) or published (what its code ran)")
@@ -45,7 +48,7 @@ def add(commands: "Commands") -> None:
     run.add_argument("--net", metavar="NET", help="file.py:build for a network of your own (default: ResNet18)")
     run.add_argument("--limit", metavar="N", help="stop after N images of the stream")
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records go (default: runs)")
-    run.add_argument("--workers", type=int, metavar="N", help="runs side by side (default: one for each core)")
+    add_engine(run)
     run.add_argument("--config", type=Path, metavar="FILE", help="fields from a JSON file, or the config.json of a run")
     run.add_argument("--explain", action="store_true", help="say what would run, and where each value comes from")
 
@@ -68,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
+    from onepass.cluster import engine
     from onepass.pool import sweep
     from onepass.terminal import Live, explain, fields_help, results
 
@@ -81,9 +85,22 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
         print(explain([(plan.config, plan.sources) for plan in plans], known.runs))
         return 0
     configs = [plan.config for plan in plans]
+    _gather(configs, known)
+    where = engine(known.engine, workers=known.workers, address=known.address, store=known.store)
     with Live(configs) as live:
-        outcomes = sweep(configs, known.runs, workers=known.workers, data_dir=known.data_dir, tell=live.tell)
+        outcomes = sweep(configs, known.runs, data_dir=known.data_dir, tell=live.tell, engine=where)
     return results(configs, outcomes, known.runs)
+
+
+def _gather(configs: list["Config"], known: argparse.Namespace) -> None:
+    """Decode what the runs need, once and before they begin, and say what is left out of it."""
+    from onepass.record import Recorder
+
+    for data in dict.fromkeys(config.data for config in configs if not Recorder(known.runs, config).finished):
+        left_out = data.load(known.data_dir).skipped
+        if left_out:
+            more = f" and {len(left_out) - 3} more (`onepass data check` names all)" if len(left_out) > 3 else ""
+            print(f"onepass: left out of {data.name}: {'; '.join(left_out[:3])}{more}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -113,7 +130,7 @@ def _flags(rest: list[str]) -> dict[str, str]:
 
 def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -> list[Plan]:
     """The configs that were asked for: the recipe, then --config, then flags."""
-    from onepass.config import Config, build, to_json, with_fields
+    from onepass.config import Config, build, to_json, with_fields, with_source_fields
     from onepass.data import source
     from onepass.recipes import recipe
 
@@ -124,8 +141,6 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
     if whole:
         for word in (*words, *(f"--{n}" for n in ("data", "stream", "recipe") if getattr(known, n) is not None)):
             raise Refused(f"`{known.config}` is a whole config, with its own method, data and stream; leave out `{word}`.")
-    if known.workers is not None and known.workers < 1:
-        raise Refused(f"`--workers {known.workers}` would run nothing; take at least 1.")
     seeds: list[int | None] = [build(int, s, "seeds") for s in known.seeds or ()] or [None]
     given = {k: v for k in ("memory", "precision", "limit", "device", "net", "graph") if (v := getattr(known, k)) is not None}
     if known.tasks is not None:
@@ -144,7 +159,7 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
         else:
             config = recipe(
                 word,
-                source(known.data or "digits"),
+                with_source_fields(source(known.data or "digits"), leaves | given),
                 memory=None if known.memory is None else build(int, known.memory, "memory"),
                 stream=cast(Any, (known.stream or "clear").lower()),
                 tasks=None if known.tasks is None else build(int, known.tasks, "tasks"),
