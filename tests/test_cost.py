@@ -66,9 +66,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, float]]:
     return asked
 
 
-def test_a_pace_is_measured_within_its_budget_remembered_and_extended(
-    tmp_path: Path, machine: list[tuple[Config, float]]
-) -> None:
+def test_a_pace_is_measured_within_its_budget_remembered_and_extended(tmp_path: Path, machine: list[tuple[Config, float]]) -> None:
     er, mkd, ocm = (recipe(word, CIFAR10) for word in ("er", "er+mkd", "ocm"))
     pace = Pace(tmp_path / "cache" / "pace.json")
     assert pace.update(er, 2) is None and not pace.knows(er, 2) and wall([er], pace, 2, tmp_path) is None
