@@ -537,3 +537,13 @@ def test_mistakes_are_one_line(bench: Path, capsys: pytest.CaptureFixture[str], 
     assert paper(*words, "--runs", str(bench), "--scale", "smoke") == 2 if "--scale" not in words else paper(*words) == 2
     out, err = capsys.readouterr()
     assert said in err and err.count("\n") == 1 and not out and not bench.exists()
+
+
+def test_of_many_runs_those_under_way_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    configs = [recipe("er", source("digits"), seed=seed) for seed in range(30)]
+    with Live(configs) as live:
+        live.tell(3, Progress(10, 1433, 1.0, None))
+        live.tell(4, Refused("no"))
+        rows = [*live._table().columns[0].cells], [*live._table().columns[1].cells]  # pyright: ignore[reportPrivateUsage]
+    assert rows == (["30 runs", "er seed 3"], ["1 over", "10/1433 images"])
+    assert capsys.readouterr().err.splitlines()[0].endswith("er seed 23, ...")
