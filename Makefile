@@ -9,7 +9,7 @@ PYTHON = $(shell for p in python3.11 python3.12 python3.10 python3; do \
 # Twice quiet: pip's errors are shown, its warnings are not.
 PIP = .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,10 @@ lint: .venv/.lint  ## ruff, formatting, types
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/pyright
+
+docs: .venv/.docs  ## these pages, into build/docs; a warning is an error
+	.venv/bin/sphinx-build -W --keep-going -q docs build/docs
+	@echo build/docs/index.html
 
 bench: .venv/.stamp  ## time one training step
 	.venv/bin/python bench/step.py $(ARGS)
@@ -48,4 +52,8 @@ clean:  ## remove .venv, caches and builds (runs/ stays)
 
 .venv/.lint: .venv/.stamp
 	@$(PIP) -e '.[lint]'
+	@touch $@
+
+.venv/.docs: .venv/.stamp
+	@$(PIP) -e '.[docs]'
 	@touch $@

@@ -441,7 +441,70 @@ def updates(report: Report, scale: float) -> None:
     report.say(f"Matrix rates behind the floors, the highest seen among the turns: {words}.", "")
 
 
-# -- 2. parts ------------------------------------------------------------------------------------------------------
+# -- 2. every method -----------------------------------------------------------------------------------------------
+
+WORDS = ("er", "er-ace", "derpp", "gsa", "pcr", "dvc")
+
+
+def in_a_later_task(word: str, width: int) -> Any:
+    """A learner by its recipe, which has met two tasks of CIFAR-10 and whose memory is full of their classes."""
+    from dataclasses import replace
+
+    from onepass.nets import ResNet18
+    from onepass.recipes import recipe
+    from onepass.stream import Batch, Spec
+
+    tasks = tuple((2 * i, 2 * i + 1) for i in range(CLASSES // 2))
+    config = replace(recipe(word, Noise()), net=ResNet18(width))  # type: ignore[arg-type]
+    ours = config.learner(Spec(CLASSES, IMAGE, tasks), sharp=True)
+    x, y = random_rows(ROWS)
+    extra = {"logits": torch.zeros(ROWS, CLASSES)} if ours.method.columns else {}
+    ours.memory.add(x, y % 4, extra, rng=torch.Generator().manual_seed(1))
+    for first in (0, 2):
+        ours.meet(Batch(x[:2], torch.tensor([first, first + 1])))
+        ours.clock.batches += 1
+    assert ours.task == 1
+    return ours
+
+
+def a_batch() -> Any:
+    """Images of the later task's two classes."""
+    from onepass.stream import Batch
+
+    x, y = random_rows(STREAM)
+    return Batch(x, 2 + y % 2)
+
+
+def units(ours: Any) -> int:
+    """The cost of an update by its forwards: 3 an image that has a gradient, else 1.  DVC asks for one gradient more, of its
+    stream's two views, which is 2 an image."""
+    batch = a_batch()
+    step = ours.step(batch, ours.meet(batch))
+    ours.backward(step)
+    images = {grad: sum(sum(f.images) for f in step.forwards if f.grad == grad) for grad in (True, False)}
+    looks = sum(n for f in step.forwards for _, n in f.peeks)
+    return 3 * images[True] + images[False] + looks + (2 * 2 * STREAM if step.student.peeks else 0)
+
+
+def methods(report: Report, scale: float) -> None:
+    report.say("### Every method", "")
+    groups = [[word + suffix for word in WORDS for suffix in ("", "+mkd")], ["er", "ocm", "ocm+mkd"]]
+    rows: list[list[str]] = []
+    for width, spans in ((64, (60, 60)), (20, (30, 40))):
+        for words, seconds in zip(groups, spans, strict=True):
+            learners = {word: in_a_later_task(word, width) for word in words}
+            cost = {word: units(ours) for word, ours in learners.items()}
+            calls = {word: lambda ours=ours: ours.observe(a_batch()) for word, ours in learners.items()}
+            t = in_turns(calls, seconds * scale, least=3 if scale == 1 else 1, warm=1 if words is groups[0] else 0)
+            for word in words if words is groups[0] else words[1:]:
+                ratio, told = t[word] / t["er"], cost[word] / cost["er"]
+                row = [f"{word}, width {width}", str(cost[word]), f"{1e3 * t[word]:.0f}", f"{ratio:.2f}", f"{told:.2f}"]
+                rows.append([*row, f"{ratio / told - 1:+.0%}", "" if ratio / told <= 1.15 else "**over**", str(t["turns"])])
+    head = ("", "units", "ms", "/ ER's", "by its forwards", "beyond that", "goal: at most 15 %", "turns")
+    report.table(head, rows)
+
+
+# -- 3. parts ------------------------------------------------------------------------------------------------------
 
 
 def parts(report: Report, scale: float) -> None:
@@ -557,7 +620,7 @@ def child(name: str, *args: str, threads: int | None = None) -> subprocess.Popen
 
 @dataclass(frozen=True)
 class Noise:
-    """A data source as large as CIFAR-10: 50,000 random images, and 250 for testing."""
+    """A data source as large as CIFAR-10: 50,000 random images, and for testing enough of a task to be predicted at a time."""
 
     from onepass.augment import Full, Partial
     from onepass.data import Habits
@@ -569,7 +632,7 @@ class Noise:
         from onepass.data import Dataset
         from onepass.stream import Batch
 
-        train, test = (Batch(*random_rows(n)) for n in (50_000, 250))
+        train, test = (Batch(*random_rows(n)) for n in (50_000, 1_500))
         return Dataset(train, test, tuple(map(str, range(CLASSES))), "noise")
 
 
@@ -621,12 +684,12 @@ def servant(kind: str, threads: int) -> None:
         print(began, time.time(), flush=True)
 
 
-# -- 3. memory, 4. side by side, 5. starting up --------------------------------------------------------------------
+# -- 4. memory, 5. side by side, 6. starting up --------------------------------------------------------------------
 
 
 def peak(report: Report, scale: float) -> None:
     report.say("### Memory", "")
-    out, _ = child("memory", "2" if scale < 1 else "30").communicate(timeout=600)
+    out, _ = child("memory", "2" if scale < 1 else "30", threads=torch.get_num_threads()).communicate(timeout=1200)
     mb = json.loads(out.splitlines()[-1])
     what = "peak (VmHWM) of `er+mkd`, fp32, width 64, 50,000 images, memory 5,000: stream, updates, checkpoint, predictions"
     rows = [goal(what, mb["peak"], most=2000, form=".0f", unit=" MB")]
@@ -693,7 +756,7 @@ def starting(report: Report, scale: float) -> None:
 
 # -- the command ---------------------------------------------------------------------------------------------------
 
-SECTIONS = {"updates": updates, "parts": parts, "memory": peak, "beside": side_by_side, "start": starting}
+SECTIONS = {"updates": updates, "methods": methods, "parts": parts, "memory": peak, "beside": side_by_side, "start": starting}
 
 
 def main() -> None:

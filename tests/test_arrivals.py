@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,18 +63,18 @@ def learnt(method: Method, company: Company, stream: Open, **more: Any) -> Learn
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("company", COMPANIES, ids=lambda c: c.name)
 def test_every_method_learns_from_it_and_goes_on_after_a_restore(name: str, company: Company) -> None:
-    method, stream = METHODS[name](), Open(pairs(), max_classes=9)
+    method, stream = METHODS[name](), Open(pairs(64, 16), max_classes=9)
     whole, broken = (learner(method, company, stream.spec) for _ in range(2))
     for i, batch in enumerate(stream.batches(8)):
         for loss in whole.observe(batch).values():
             assert loss.isfinite()
-        assert whole.classes == len(stream.labels) == 1 + i * 8 // 24
+        assert whole.classes == len(stream.labels) == 1 + i // 2
         assert whole.logits(batch.x).shape == (8, whole.classes)
-        if i < 7:
+        if i < 5:
             broken.observe(batch)
     assert whole.predict(batch.x).max() < 4 and stream.labels.names == list(NAMES)
 
-    restored, again = learner(method, company, stream.spec), Open(pairs(), max_classes=9)
+    restored, again = learner(method, company, stream.spec), Open(pairs(64, 16), max_classes=9)
     restored.load_state_dict({k: v.clone() for k, v in broken.state_dict().items()})
     for batch in again.batches(8, start=restored.clock.samples):
         restored.observe(batch)
@@ -308,6 +309,11 @@ def test_an_axis_that_could_be_either_is_torchs_first_and_numpys_last() -> None:
     assert torch.equal(pixels(x), x) and torch.equal(pixels(x.numpy()), x.permute(2, 0, 1))
 
 
+def test_pixels_of_half_precision_are_taken_too() -> None:
+    for dtype in torch.bfloat16, torch.float16:
+        assert pixels(torch.tensor([[[0.0, 0.5], [1.0, 0.25]]], dtype=dtype)).tolist() == [[[0, 128], [255, 64]]]
+
+
 def test_pixels_are_a_copy() -> None:
     x = np.zeros((3, 4, 4), np.uint8)
     kept = pixels(x)
@@ -322,7 +328,16 @@ def test_pixels_are_resized_and_recoloured_as_pillow_does() -> None:
     assert torch.equal(pixels(x, (1, 4, 6))[0], torch.tensor(wanted))
     assert torch.equal(pixels(x, (3, 8, 8)), x) and torch.equal(pixels(x[:1], (3, 8, 8)), x[:1].expand(3, 8, 8))
     assert torch.equal(pixels(Image.new("RGBA", (2, 2), (9, 8, 7, 255)))[:, 0, 0], torch.tensor([9, 8, 7], dtype=torch.uint8))
+    deep = Image.fromarray((x[0].numpy().astype(np.uint16) << 8) + 7)
+    assert torch.equal(pixels(deep), x[:1])  # of sixteen bits the upper eight
     assert pixels(torch.zeros(2, 4, 4, dtype=torch.uint8), (2, 4, 4)).shape == (2, 4, 4)  # as it is, it needs no turning
+
+
+def test_a_file_that_breaks_off_is_refused(tmp_path: Path) -> None:
+    Image.effect_noise((64, 64), 90).save(tmp_path / "whole.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:900])
+    with Image.open(tmp_path / "half.png") as half, pytest.raises(Refused, match="The image cannot be read"):
+        pixels(half)
 
 
 def test_what_is_no_image_is_refused() -> None:

@@ -14,8 +14,10 @@ RINGS = """
     errors files images losses teachers
     seeds augment stream arrivals data held_out boundaries memory nets
     step method methods distill graph learner
-    contract probes metrics config recipes record loop pool figures predict terminal doctor report paper
-    online adapters commands cli
+    contract probes metrics config recipes record loop
+    engine pool needs store place worker cluster search
+    figures predict terminal doctor report paper
+    given checkup export online adapters commands cli
 """.split()
 ONLY = {"data": {"data", "errors", "files", "images", "seeds", "augment", "stream"}}  # narrower than its place
 FREE = {"__init__", "__about__"}  # the package's own: they import anything, and anything imports them

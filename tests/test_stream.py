@@ -334,6 +334,17 @@ def test_an_imbalanced_stream_is_the_clear_one_with_images_left_out() -> None:
         assert len({y // 2 for y in batch.y.tolist()}) == 1
 
 
+def test_rare_classes_come_all_over_their_task() -> None:
+    stream = played(Imbalanced(2), 0, like(10, 50_000), 10)
+    begin = 0
+    for task, end in zip(stream.spec.tasks, stream.task_ends, strict=True):
+        labels = stream.y[stream.order[begin:end]]
+        for c in task:
+            where = (labels == c).nonzero().double() / (end - begin)
+            assert abs(where.mean() - 0.5) < 4 * (1 / 12 / len(where)) ** 0.5
+        begin = end
+
+
 def test_of_every_class_one_image_is_left_at_least() -> None:
     sizes = counts(played(Imbalanced(3, 1e6)))
     assert len(sizes) == 6 and min(sizes.values()) == 1 < max(sizes.values())

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onepass.methods.ocm import OCM as OCM
     from onepass.methods.pcr import PCR as PCR
     from onepass.nets import ResNet18 as ResNet18
+    from onepass.online import OnlineLearner as OnlineLearner
     from onepass.pool import sweep as sweep
     from onepass.recipes import recipe as recipe
     from onepass.record import Record as Record
@@ -71,6 +72,7 @@ _PLACES = {
     "methods.ocm": ("OCM",),
     "methods.pcr": ("PCR",),
     "nets": ("ResNet18",),
+    "online": ("OnlineLearner",),
     "recipes": ("recipe",),
     "record": ("Record", "records"),
     "loop": ("run",),

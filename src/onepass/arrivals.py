@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from onepass.errors import Refused
+from onepass.images import of_pillow
 from onepass.stream import Batch, Spec
 
 Label = int | str
@@ -118,7 +119,8 @@ def pixels(image: Any, shape: Shape | None = None) -> Tensor:
     first or last; where that can be read both ways, torch has them first and numpy last.
     """
     if isinstance(image, Tensor):
-        return _pixels_of(image.detach().cpu().numpy(), shape, first=True)
+        image = image.detach().cpu()
+        return _pixels_of((image.float() if image.is_floating_point() else image).numpy(), shape, first=True)
     if isinstance(image, np.ndarray):
         return _pixels_of(image, shape, first=False)
     return _pixels_of_pillow(image, shape)
@@ -151,18 +153,15 @@ def _pixels_of_pillow(image: Any, shape: Shape | None) -> Tensor:
 
     if not isinstance(image, Image.Image):
         raise Refused(f"A `{type(image).__name__}` is no image; give one of Pillow's, or an array of numpy or torch.")
-    channels = shape[0] if shape else 1 if image.mode in ("1", "L") else 3
+    channels = shape[0] if shape else 1 if image.mode in ("1", "L") or image.mode.startswith("I") else 3
     if channels not in (1, 3):
         raise Refused(
             f"Images are brought to 1 or 3 channels, not to the {channels} of `image={shape}`; give arrays of that shape."
         )
     try:
-        image = image.convert("L" if channels == 1 else "RGB")
-    except OSError as error:
-        raise Refused(f"The image cannot be read ({error}).") from error
-    if shape and image.size != (shape[2], shape[1]):
-        image = image.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
-    return _pixels_of(np.asarray(image), None, first=False)
+        return torch.from_numpy(of_pillow(image, channels, shape and shape[1:]))
+    except Exception as error:  # Pillow reads a file when it is asked for its pixels, and a broken one may raise anything
+        raise Refused(f"The image cannot be read ({error}); leave it out.") from error
 
 
 def _pair(pair: Any, index: int) -> tuple[Any, Any]:

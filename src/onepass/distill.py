@@ -72,8 +72,8 @@ class MKD:
         if self.raw_until is not None and step.task >= self.raw_until:
             raw = step.raw(aug, "again")
         view = {"raw": raw, "aug": aug}
+        teachers = [self.logits(step, step.teacher, view[t]) for _, t in self.pairs]  # first: they keep nothing for a backward
         students = [self.logits(step, step.student, view[s]) for s, _ in self.pairs]
-        teachers = [self.logits(step, step.teacher, view[t]) for _, t in self.pairs]
         weight = self.weight
         if weight is None:
             if step.alpha is None:

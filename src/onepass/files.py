@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Generator[None, None, None]:
-    """Be the only process here at `path`; whoever comes second waits."""
+def locked(path: Path, waiting: Callable[[], None] | None = None) -> Generator[None, None, None]:
+    """Be the only process in a block of this `path`; who comes second says that it is `waiting`, and waits."""
     with open(path, "w") as file:
         try:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting is not None:
+                    waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
         except ImportError:
             pass  # not a POSIX system: two processes at one time are the user's affair
         yield

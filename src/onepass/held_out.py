@@ -65,4 +65,9 @@ def _last_tenth(rows: Batch, names: tuple[str, ...]) -> tuple[Batch, Batch]:
         tenth = max(1, len(mine) // 10)
         kept.append(mine[:-tenth])
         held.append(mine[len(mine) - tenth :])
-    return rows.take(torch.cat(kept).sort().values, "train"), rows.take(torch.cat(held).sort().values, "held out")
+    return _some(rows, kept), _some(rows, held)
+
+
+def _some(rows: Batch, parts: list[Tensor]) -> Batch:
+    index = torch.cat(parts).sort().values
+    return Batch(rows.x.index_select(0, index), rows.y[index])  # images on the disk stay there

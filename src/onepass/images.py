@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 
 class Unreadable(ValueError):
@@ -28,13 +29,20 @@ def pixels(source: str | Path | bytes, channels: int = 3, size: tuple[int, int] 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow's, about metadata and sizes
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as opened:
-                image = _eight_bits(opened).convert("L" if channels == 1 else "RGB")
-        if size is not None and image.size != (size[1], size[0]):
-            image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+                return of_pillow(opened, channels, size)
     except FileNotFoundError:
         raise
+    except UnidentifiedImageError as error:
+        raise Unreadable("it is no image of a format that Pillow knows") from error
     except Exception as error:  # a broken file may raise anything
         raise Unreadable(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def of_pillow(image: Image.Image, channels: int = 3, size: tuple[int, int] | None = None) -> np.ndarray:
+    """The same of an image that is open already.  One that is broken may raise anything."""
+    image = _eight_bits(image).convert("L" if channels == 1 else "RGB")
+    if size is not None and image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     values = np.array(image, dtype=np.uint8)
     return values[None] if channels == 1 else np.ascontiguousarray(values.transpose(2, 0, 1))
 
@@ -70,12 +78,15 @@ def side(files: Iterable[str | bytes]) -> int:
 # -- many of them --------------------------------------------------------------------------------------------------
 
 
+OTHER = "another size: "
+
+
 def decode(
     items: Sequence[str | bytes], channels: int, size: tuple[int, int], stretch: bool
 ) -> tuple[np.ndarray, dict[int, str], str]:
     """Images of one shape, (n, c, h, w), those that could not be read with the reason, and a digest of the others.
 
-    Unless they may be stretched, one of another size is among those that could not be read: its reason begins with `size`.
+    Unless they may be stretched, one of another size is among those that could not be read: its reason is OTHER and the size.
     """
     rows = np.zeros((len(items), channels, *size), dtype=np.uint8)
     bad: dict[int, str] = {}
@@ -84,9 +95,11 @@ def decode(
         try:
             image = pixels(item, channels, size if stretch else None)
             if image.shape[1:] != size:
-                raise Unreadable(f"size {image.shape[2]}x{image.shape[1]}")
-        except (Unreadable, OSError) as error:
+                raise Unreadable(f"{OTHER}{image.shape[2]}x{image.shape[1]}")
+        except Unreadable as error:
             bad[i] = str(error)
+        except OSError as error:
+            bad[i] = error.strerror or str(error)
         else:
             rows[i] = image
             digest.update(rows[i].data)
@@ -99,12 +112,17 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
         job: dict[str, Any] = json.loads(line)
         items = [item if isinstance(item, str) else asked.read(item) for item in job["items"]]
         rows, bad, digest = decode(items, job["channels"], (job["size"][0], job["size"][1]), job["stretch"])
-        with open(job["file"], "r+b") as file:
-            file.seek(job["at"])
-            file.write(rows.data)
-        answers.write(json.dumps({"bad": bad, "digest": digest}).encode() + b"\n")
+        answer: dict[str, Any] = {"bad": bad, "digest": digest}
+        try:
+            with open(job["file"], "r+b") as file:
+                file.seek(job["at"])
+                file.write(rows.data)
+        except OSError as error:
+            answer["error"] = [error.errno, error.strerror]
+        answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches it too, and whoever asks ends it
     serve(sys.stdin.buffer, sys.stdout.buffer)

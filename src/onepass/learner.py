@@ -148,18 +148,7 @@ class Learner:
         rows = Batch(rows.x, rows.y, rows.extra, "stream")
         loss, step = None, None
         for _ in range(self.updates):
-            step = self.step(rows, present)
-            with repeatable(self.device):
-                if self.graphs is None:
-                    loss = self.backward(step)
-                else:
-                    step, loss = self.graphs(step)
-            if loss is not None:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-                for follower in self.followers.values():
-                    follower.update(self.student)
-            self.clock.updates += 1
+            loss, step = self.update(rows, present)
         assert step is not None
         extra = self.method.remember(step)
         self.memory.add(rows.x, batch.y, extra, rng=self.seeds.torch("reservoir", self.clock.updates))
@@ -167,6 +156,22 @@ class Learner:
         self.clock.batches += 1
         self.since += 1
         return {} if loss is None else {"loss": loss.detach()}
+
+    def update(self, rows: Batch, present: Tensor) -> tuple[Tensor | None, Step]:
+        """One update of the network, by rows that have been met; nothing is remembered."""
+        step = self.step(rows, present)
+        with repeatable(self.device):
+            if self.graphs is None:
+                loss = self.backward(step)
+            else:
+                step, loss = self.graphs(step)
+        if loss is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            for follower in self.followers.values():
+                follower.update(self.student)
+        self.clock.updates += 1
+        return loss, step
 
     def backward(self, step: Step) -> Tensor | None:
         """The loss of an update, and its gradients."""
@@ -283,21 +288,18 @@ class Learner:
 
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
+        _bytes(x)
         if not self.classes:
             raise Refused("No class has been met yet, so there is none to predict; `observe` a batch of the stream first.")
-        return self._look(x, which, rows, lambda net, images: net(images)[:, : self.classes], self.precision)
+        with predicting(self.network(which)) as net:
+            return answers(net, x, self.precision, self.device, rows)[:, : self.classes]
 
     def features(self, x: Tensor, which: Infer | None = None, rows: int = 250, precision: str | None = None) -> Tensor:
         """What the classifier is given of uint8 images, (n, d) on the host; moves nothing of the learner."""
-        return self._look(x, which, rows, lambda net, images: cast(Net, net).features(images), precision or self.precision)
-
-    @torch.no_grad()
-    def _look(self, x: Tensor, which: Infer | None, rows: int, at: Callable[[nn.Module, Tensor], Tensor], precision: str) -> Tensor:
         _bytes(x)
-        with predicting(self.network(which)) as net, low_precision(precision, self.device), repeatable(self.device):
-            images = (part.to(self.device, non_blocking=True).to(self.dtype) / 255 for part in x.split(rows))
-            parts = [at(net, image.contiguous(memory_format=torch.channels_last)) for image in images]
-        return torch.cat([p.to(self.dtype) for p in parts]).cpu()
+        with predicting(self.network(which)) as net:
+            within = self.precision if precision is None or self.precision == "fp64" else precision
+            return answers(cast(Net, net).features, x, within, self.device, rows)
 
     def predict(self, x: Tensor, which: Infer | None = None) -> Tensor:
         """The class of each uint8 image, numbered by arrival."""
@@ -346,6 +348,18 @@ class Learner:
         samples, batches, updates, self.task, self.since = (int(v) for v in state["clock"])
         self.clock = Clock(samples, batches, updates)
         self.seen, self.new = state["seen"].clone(), state["new"].clone()
+
+
+@torch.no_grad()
+def answers(ask: Callable[[Tensor], Tensor], x: Tensor, precision: str, device: torch.device, rows: int = 250) -> Tensor:
+    """What a network in evaluation mode, or a part of it, says of uint8 images, so many at a time, on the host."""
+    dtype = torch.float64 if precision == "fp64" else torch.float32
+    with low_precision(precision, device), repeatable(device):
+        parts = [
+            ask((part.to(device, non_blocking=True).to(dtype) / 255).contiguous(memory_format=torch.channels_last))
+            for part in x.split(rows)
+        ]
+    return torch.cat([p.to(dtype) for p in parts]).cpu()
 
 
 def check_parts(teacher: Teacher | None, distill: Distiller | None, infer: str) -> None:

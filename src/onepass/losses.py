@@ -1,7 +1,8 @@
 """The losses, as pure functions of logits and features: per example inside, `.mean()` at the call site."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,20 +42,22 @@ def lambda_for(alpha: float) -> float:
 
 
 def mkd_loss(
-    student_logits: Tensor | Sequence[Tensor],
-    teacher_logits: Tensor | Sequence[Tensor],
+    student_logits: Tensor | Sequence[Tensor] | Any,
+    teacher_logits: Tensor | Sequence[Tensor] | Any,
     *,
     alpha: float = 0.01,
     weight: float | None = None,
     temperature: float = 4.0,
+    logits: Callable[[Any], Tensor] | None = None,
 ) -> Tensor:
     """Momentum knowledge distillation: weight x the mean of `distillation` over examples and pairs, a scalar.
 
     Either side may be a sequence of logits, one for each view: [s(raw), s(aug)] against t(aug) is the paper's
     Algorithm 1, s(aug) against [t(raw), t(aug)] its Equation 3.  `weight=None` takes `lambda_for(alpha)`.
+
+    logits   for a network that gives more than logits: takes them from what it gave for one view.  Several views are then a list.
     """
-    students = [student_logits] if isinstance(student_logits, Tensor) else list(student_logits)
-    teachers = [teacher_logits] if isinstance(teacher_logits, Tensor) else list(teacher_logits)
+    students, teachers = _views(student_logits, logits), _views(teacher_logits, logits)
     if len(students) != len(teachers) and 1 not in (len(students), len(teachers)) or not students or not teachers:
         raise ValueError(
             f"{len(students)} views of the student cannot be paired with {len(teachers)} of the teacher; "
@@ -64,6 +67,18 @@ def mkd_loss(
     students, teachers = students * (pairs // len(students)), teachers * (pairs // len(teachers))
     terms = [distillation(s, t, temperature).mean() for s, t in zip(students, teachers, strict=True)]
     return (lambda_for(alpha) if weight is None else weight) * torch.stack(terms).mean()
+
+
+def _views(given: Any, logits: Callable[[Any], Tensor] | None) -> list[Tensor]:
+    if logits is not None:
+        return [logits(view) for view in (given if isinstance(given, list) else [given])]
+    views: Any = [given] if isinstance(given, Tensor) else given
+    if not isinstance(views, list | tuple) or not all(isinstance(view, Tensor) for view in views):
+        raise ValueError(
+            f"What the network gave is a `{type(given).__name__}`, not the logits of a view or several; say where they are in it, "
+            'e.g. `logits=lambda out: out["logits"]`.'
+        )
+    return list(views)
 
 
 def proxy_contrast(scores: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Many runs: in local processes, with the threads shared out among them."""
+"""Many runs: on this machine in local processes, with the threads shared out among them, or on any other engine."""
 
 import json
 import multiprocessing
@@ -6,10 +6,12 @@ import os
 import queue
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,10 @@ import torch
 
 from onepass.config import Config
 from onepass.data.cache import available_cores
+from onepass.engine import NOT_BEGUN, AtWork, Engine, Lost, Outcome, Tell, drive
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress, run
-from onepass.record import Record, Recorder
-
-NOT_BEGUN = "not begun"
-
-Outcome = Record | Refused | Interrupted
-Tell = Callable[[int, Progress | Outcome], None]
+from onepass.record import Recorder
 
 
 def sweep(
@@ -34,33 +32,63 @@ def sweep(
     workers: int | None = None,
     data_dir: Path | None = None,
     tell: Tell | None = None,
+    engine: Engine | None = None,
 ) -> list[Outcome]:
     """Run every config; what each came to, in their order.  `tell` hears of each run's progress, and of its end.
+
+    The engine is `Processes(workers)` unless another is given (`onepass.cluster.engine("ray")`), which knows of its workers
+    itself.
+    """
+    outcomes: dict[int, Outcome] = {}
+
+    def hear(i: int, event: Progress | Outcome) -> None:
+        if not isinstance(event, Progress):
+            outcomes[i] = event
+        if tell is not None:
+            tell(i, event)
+
+    for i, config in enumerate(configs):
+        recorder = Recorder(Path(root), config)
+        if recorder.finished:
+            hear(i, recorder.record)
+    waiting = [i for i in range(len(configs)) if i not in outcomes]
+    if waiting:
+        device = next((d for i in waiting if (d := configs[i].device) != "cpu"), "cpu")
+        where = engine or Processes(workers)
+        with where.open(Path(root), hear, runs=len(waiting), device=device, data_dir=data_dir) as at_work:
+            for i in waiting:
+                at_work.submit(i, configs[i])
+            drive(at_work, lambda: len(outcomes) < len(configs))
+    return [outcomes[i] for i in range(len(configs))]
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This machine.
 
     On CPU as many runs go side by side as there are cores, each on its share of the threads: for one run more threads help
     less than another run does (bench/RESULTS.md).  On CUDA one after the other, unless `workers` says otherwise.
     """
-    heard: Tell = tell or (lambda i, event: None)
-    outcomes: dict[int, Outcome] = {}
-    for i, config in enumerate(configs):
-        recorder = Recorder(Path(root), config)
-        if recorder.finished:
-            outcomes[i] = recorder.record
-            heard(i, outcomes[i])
-    waiting = [i for i in range(len(configs)) if i not in outcomes]
-    cores = available_cores()
-    cpu = all(configs[i].device == "cpu" for i in waiting)
-    workers = min(workers or (cores if cpu else 1), len(waiting))
-    if workers > 1:
-        outcomes |= _pool(configs, waiting, Path(root), workers, max(1, cores // workers), data_dir, heard)
-    else:
-        for i in waiting:
-            outcomes[i] = _one(configs[i], Path(root), data_dir, lambda p, i=i: heard(i, p))
-            heard(i, outcomes[i])
-            if isinstance(outcomes[i], Interrupted):
-                outcomes |= {j: Interrupted(NOT_BEGUN) for j in waiting if j not in outcomes}
-                break
-    return [outcomes[i] for i in range(len(configs))]
+
+    workers: int | None = None
+
+    @contextmanager
+    def open(
+        self, root: Path, tell: Tell, *, runs: int, device: str = "cpu", data_dir: Path | None = None
+    ) -> Generator[AtWork, None, None]:
+        cores = available_cores()
+        workers = min(self.workers or (cores if device == "cpu" else 1), runs)
+        if workers == 1:
+            yield _Here(root, data_dir, tell)
+            return
+        pool = _Pool(root, data_dir, tell, workers, max(1, cores // workers))
+        try:
+            yield pool
+        except BaseException:
+            pool.stop_all()
+            raise
+        finally:
+            pool.close()
 
 
 def _one(config: Config, root: Path, data_dir: Path | None, tell: Callable[[Progress], None]) -> Outcome:
@@ -70,64 +98,117 @@ def _one(config: Config, root: Path, data_dir: Path | None, tell: Callable[[Prog
         return error
 
 
-def _pool(
-    configs: Sequence[Config],
-    waiting: list[int],
-    root: Path,
-    workers: int,
-    threads: int,
-    data_dir: Path | None,
-    heard: Tell,
-) -> dict[int, Outcome]:
-    context = multiprocessing.get_context("spawn")
-    news: Any = context.Queue()
-    over: Any = context.Event()
-    outcomes: dict[int, Outcome] = {}
-    workers_ids: set[int] = set()
+class _Here:
+    """One run after the other, in this process."""
 
-    def listen(seconds: float) -> None:
+    slots = 1
+
+    def __init__(self, root: Path, data_dir: Path | None, tell: Tell):
+        self.root, self.data_dir, self.tell = root, data_dir, tell
+        self._waiting: deque[tuple[int, Config]] = deque()
+        self._unwanted: set[int] = set()
+
+    def submit(self, i: int, config: Config) -> None:
+        self._waiting.append((i, config))
+
+    def listen(self, seconds: float) -> None:
+        if not self._waiting:
+            time.sleep(seconds)
+            return
+        i, config = self._waiting.popleft()
+
+        def heard(progress: Progress) -> None:
+            self.tell(i, progress)
+            if i in self._unwanted:
+                raise Interrupted("not wanted any more")
+
+        outcome = _one(config, self.root, self.data_dir, heard)
+        self.tell(i, outcome)
+        if isinstance(outcome, Interrupted) and i not in self._unwanted:
+            self.stop_all()
+
+    def stop(self, i: int) -> None:
+        self._unwanted.add(i)
+
+    def stop_all(self, now: bool = False) -> None:
+        while self._waiting:
+            self.tell(self._waiting.popleft()[0], Interrupted(NOT_BEGUN))
+
+
+class _Pool:
+    """Several runs side by side, in processes of their own."""
+
+    def __init__(self, root: Path, data_dir: Path | None, tell: Tell, workers: int, threads: int):
+        self.root, self.data_dir, self.tell, self.slots = root, data_dir, tell, workers
+        context = multiprocessing.get_context("spawn")
+        self._threads = str(threads)
+        self._news: Any = context.Queue()
+        self._over: Any = context.Event()
+        self._pids: set[int] = set()
+        self._at: dict[int, int] = {}  # which process a run is in
+        self._futures: dict[int, Future[Outcome]] = {}
+        self._configs: dict[int, Config] = {}
+        self._unwanted: set[int] = set()
+        begin = (threads, 1 / workers, self._news, self._over)
+        self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=begin)
+
+    def submit(self, i: int, config: Config) -> None:
+        self._configs[i] = config
+        with _environment(OMP_NUM_THREADS=self._threads):  # a process is started when there is something for it to do
+            try:
+                self._futures[i] = self._pool.submit(_work, i, portable(config), self.root, self.data_dir)
+            except BrokenProcessPool as error:
+                self._futures[i] = Future()
+                self._futures[i].set_exception(error)
+
+    def listen(self, seconds: float) -> None:
+        self._hear(seconds)
+        for i, future in list(self._futures.items()):
+            if future.done():
+                del self._futures[i]
+                outcome = Interrupted(NOT_BEGUN) if future.cancelled() else _result(future)
+                if isinstance(outcome, Interrupted) and not self._over.is_set() and i not in self._unwanted:
+                    self.submit(i, self._configs[i])  # it was hit by what was meant for the one before it
+                else:
+                    del self._configs[i]
+                    self.tell(i, outcome)
+
+    def _hear(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while True:
             try:
-                i, event = news.get(timeout=max(0.0, until - time.monotonic()))
+                i, event = self._news.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return
-            if i < 0:
-                workers_ids.add(event)
+            if isinstance(event, Progress):
+                self.tell(i, event)
             else:
-                heard(i, event)
+                self._pids.add(event)
+                self._at[i] = event
 
-    with _environment(OMP_NUM_THREADS=str(threads)), _asked_to_stop() as stop:
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(threads, 1 / workers, news, over))
-        futures: dict[int, Future[Outcome]] = {}
-        try:
-            for i in waiting:
-                futures[i] = pool.submit(_work, i, _portable(configs[i]), root, data_dir)
-            passed_on = 0
-            while len(outcomes) < len(futures):
-                listen(0.2)
-                if len(stop) > passed_on:  # asked once, workers save and stop; asked again, they are killed
-                    passed_on = len(stop)
-                    over.set()
-                    for future in futures.values():
-                        future.cancel()
-                    for pid in workers_ids:
-                        _send(pid, signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
-                for i, future in futures.items():
-                    if future.done() and i not in outcomes:
-                        outcomes[i] = Interrupted(NOT_BEGUN) if future.cancelled() else _result(future)
-                        heard(i, outcomes[i])
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            news.close()
-    return outcomes
+    def stop(self, i: int) -> None:
+        self._unwanted.add(i)
+        if i in self._futures and not self._futures[i].cancel() and i in self._at:
+            _send(self._at[i], signal.SIGTERM)
+
+    def stop_all(self, now: bool = False) -> None:
+        self._over.set()
+        self._hear(0.0)
+        for future in self._futures.values():
+            future.cancel()
+        for pid in self._pids:
+            _send(pid, signal.SIGKILL if now else signal.SIGTERM)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._news.close()
 
 
 def _result(future: "Future[Outcome]") -> Outcome:
     try:
         return future.result()
     except BrokenProcessPool:
-        return Refused(
+        return Lost(
             "A worker process was killed from outside (by the system for want of memory?); the same command resumes from the last "
             "checkpoints, and `--workers 1` runs one after the other."
         )
@@ -143,7 +224,7 @@ def _begin(threads: int, share: float, news: Any, over: Any) -> None:
     news.put((-1, os.getpid()))
 
 
-def _portable(config: Config) -> Config | dict[str, Any]:
+def portable(config: Config) -> Config | dict[str, Any]:
     """What another process can read: a class from a file of the user's has no name there to unpickle it by."""
     tree = config.to_json()
     return tree if ".py:" in json.dumps(tree) else config
@@ -152,18 +233,24 @@ def _portable(config: Config) -> Config | dict[str, Any]:
 def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | None) -> Outcome:
     if _over.is_set():
         return Interrupted(NOT_BEGUN)
-    last = 0.0
-
-    def tell(progress: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.25:
-            last = time.monotonic()
-            _news.put((i, progress))
-
+    _news.put((i, os.getpid()))
     config = config if isinstance(config, Config) else Config.from_json(config)
     if config.device.startswith("cuda"):  # side by side on one device: each its share of the memory
         torch.cuda.set_per_process_memory_fraction(_share, torch.device(config.device).index or 0)
-    return _one(config, root, data_dir, tell)
+    return _one(config, root, data_dir, seldom(lambda progress: _news.put((i, progress))))
+
+
+def seldom(tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    """Says no more than a person can follow, but every new accuracy."""
+    last, accuracy = 0.0, None
+
+    def told(progress: Progress) -> None:
+        nonlocal last, accuracy
+        if time.monotonic() - last > 0.25 or progress.accuracy != accuracy:
+            last, accuracy = time.monotonic(), progress.accuracy
+            tell(progress)
+
+    return told
 
 
 _news: Any = None
@@ -183,26 +270,6 @@ def _environment(**values: str) -> Generator[None, None, None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _asked_to_stop() -> Generator[list[bool], None, None]:
-    """Grows an entry when Ctrl-C or SIGTERM comes; the workers are told, save, and stop."""
-    stop: list[bool] = []
-
-    def ask(number: int, frame: object) -> None:
-        stop.append(True)
-
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever called is interrupted instead
-        yield stop
-        return
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _send(pid: int, number: int) -> None:

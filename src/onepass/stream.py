@@ -218,7 +218,8 @@ class Imbalanced:
             keep = np.zeros(len(block), dtype=bool)
             for c in own:
                 here = np.flatnonzero(labels[block] == c)
-                keep[here[: max(1, round(float(share[c]) * len(here)))]] = True
+                some = seeds.numpy("imbalance", "images", int(c)).permutation(here)  # else a rare class were over at once
+                keep[some[: max(1, round(float(share[c]) * len(here)))]] = True
             kept.append(block[keep])
         return _numbered(np.concatenate(kept), kept, classes, rows, names, sharp=self.sharp)
 

@@ -3,30 +3,37 @@
 # torch documents its optimisers by the foreach functions and exports none of them
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Follower(nn.Module):
     """A network that follows another: call it, `update` it after each step, save it; it never has a gradient.
 
     Everything of the copy is in evaluation mode but its batch-norm where `statistics` is "batch"; a teacher therefore
-    drops nothing out and takes nothing from the global generator.
+    drops nothing out and takes nothing from the global generator.  A batch-norm whose weights are frozen is in the mode that
+    the student's is in.  Under DistributedDataParallel the module within is followed, the same in every process: the copy
+    has nothing to tell the others.
     """
 
     def __init__(self, student: nn.Module, *, statistics: str, own_buffers: bool):
         super().__init__()
-        self.net = deepcopy(student).requires_grad_(False)
+        self.net = deepcopy(_within(student)).requires_grad_(False)
         self.statistics = statistics
         self.updates = 0
-        for module in self.net.modules():
-            if isinstance(module, nn.modules.batchnorm._NormBase) and not own_buffers:
-                module.track_running_stats = False  # in either mode its forwards then leave the buffers alone
+        for _, norm in _norms(self.net):
+            if not own_buffers:
+                norm.track_running_stats = False  # in either mode its forwards then leave the buffers alone
+        self._frozen = [n for n, norm in _norms(_within(student)) if norm.affine and not norm.weight.requires_grad]
+        self._resting: set[str] = set()  # of these, those that the student has in evaluation mode
+        self.heed(student)
         self.train()
 
     @torch.no_grad()
@@ -38,10 +45,21 @@ class Follower(nn.Module):
         self.training = mode
         self.net.eval()
         if mode and self.statistics == "batch":
-            for module in self.net.modules():
-                if isinstance(module, nn.modules.batchnorm._NormBase):
-                    module.train()
+            for name, norm in _norms(self.net):
+                norm.train(name not in self._resting)
         return self
+
+    @torch.no_grad()
+    def heed(self, student: nn.Module) -> None:
+        """Put each batch-norm whose weights are frozen into the mode of the student's, with its statistics where they rest."""
+        for name in self._frozen:
+            mine, theirs = self.net.get_submodule(name), _within(student).get_submodule(name)
+            if theirs.training:
+                self._resting.discard(name)
+            elif name not in self._resting:
+                self._resting.add(name)
+                _follow_buffers(mine, theirs, 1.0)
+            mine.train(theirs.training and self.training and self.statistics == "batch")
 
     @property
     def ready(self) -> bool:
@@ -76,7 +94,7 @@ class EMA:
                 which forgets the initial network at once.
     statistics  the teacher normalises by the "batch" it sees, as the authors' does, or by its "running" statistics.
     buffers     its running statistics are its "own" (moved by its own forwards), copies of the "student"'s, or their
-                moving "average" at the same rate.
+                moving "average" at the same rate (of statistics in half precision: copies).
     correction  0, or n: the student's rate is divided by 1 - alpha^max(1, updates // n), the authors' n being 10.
     """
 
@@ -148,8 +166,7 @@ class HypoExponentialFollower(Follower):
     def __init__(self, student: nn.Module, rule: HypoExponential):
         super().__init__(student, statistics=rule.statistics, own_buffers=rule.buffers == "own")
         self.rule = rule
-        self.slow = nn.ParameterList([nn.Parameter(p.clone(), requires_grad=False) for p in _parameters(self.net)])
-        self.fast = nn.ParameterList([nn.Parameter(p.clone(), requires_grad=False) for p in _parameters(self.net)])
+        self.slow, self.fast = _copies(_parameters(self.net)), _copies(_parameters(self.net))
         if rule.start != "copy":
             a1, a2 = rule.rates if rule.start == "zero" else (0.0, 0.0)
             torch._foreach_mul_(list(self.slow), a1)
@@ -165,9 +182,10 @@ class HypoExponentialFollower(Follower):
     def update(self, student: nn.Module) -> None:
         if self.rule.frozen:
             return
+        self.heed(student)
         self.updates += 1
         a1, a2 = self.rule.rates
-        theirs = _parameters(student)
+        theirs = _wide(_parameters(student))
         torch._foreach_lerp_(list(self.slow), theirs, a1)
         torch._foreach_lerp_(list(self.fast), theirs, a2)
         if self.ready:
@@ -181,10 +199,9 @@ class HypoExponentialFollower(Follower):
         total, t = 1.0, self.updates
         if self.rule.start == "debiased":
             total = 1 - (a2 * (1 - a1) ** t - a1 * (1 - a2) ** t) / (a2 - a1)  # the weight of the students so far
-        mine = _parameters(self.net)
-        torch._foreach_copy_(mine, list(self.slow))
-        torch._foreach_mul_(mine, a2 / (a2 - a1) / total)
-        torch._foreach_add_(mine, list(self.fast), alpha=-a1 / (a2 - a1) / total)
+        mean = torch._foreach_mul(list(self.slow), a2 / (a2 - a1) / total)
+        torch._foreach_add_(mean, list(self.fast), alpha=-a1 / (a2 - a1) / total)
+        torch._foreach_copy_(_parameters(self.net), mean)
 
 
 @dataclass(frozen=True)
@@ -211,6 +228,7 @@ class SnapshotFollower(Follower):
 
     @torch.no_grad()
     def boundary(self, student: nn.Module) -> None:
+        self.heed(student)
         self.updates += 1
         torch._foreach_copy_(_parameters(self.net), _parameters(student))
         _follow_buffers(self.net, student, 1.0)
@@ -260,32 +278,49 @@ class EMAFollower(Follower):
     def __init__(self, student: nn.Module, rule: EMA):
         super().__init__(student, statistics=rule.statistics, own_buffers=rule.buffers == "own")
         self.rule = rule
+        halves = [p for p in _parameters(self.net) if _half(p)]
+        self.wide = _copies(halves) if halves else []  # where a small rate is not lost in the rounding
         if rule.start in ("zero", "alpha"):
             scale = rule.alpha / (1 - rule.alpha) if rule.start == "zero" else rule.alpha
-            torch._foreach_mul_(_parameters(self.net), scale)
+            torch._foreach_mul_(self._exact(), scale)
+            self._round()
 
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
         rule = self.rule
+        self.heed(student)
         self.updates += 1
         rate = rule.alpha
         if rule.start == "debiased":  # the mean of theta_1 .. theta_t with weights (1 - alpha)^(t - k), as a recursion
             rate = rule.alpha / (1 - (1 - rule.alpha) ** self.updates)
-        mine, theirs = _parameters(self.net), _parameters(student)
+        mine, theirs = self._exact(), _wide(_parameters(student))
         if rule.correction:
             corrected = rule.alpha / (1 - rule.alpha ** max(1, self.updates // rule.correction))
             torch._foreach_mul_(mine, 1 - rule.alpha)
             torch._foreach_add_(mine, theirs, alpha=corrected)
         else:
             torch._foreach_lerp_(mine, theirs, rate)
+        self._round()
         if rule.buffers != "own":
             _follow_buffers(self.net, student, 1.0 if rule.buffers == "student" else rate)
+
+    def _exact(self) -> list[Tensor]:
+        """The averages of the parameters, those of half precision in float32."""
+        wide = iter(self.wide)
+        return [next(wide) if _half(p) else p for p in _parameters(self.net)]
+
+    def _round(self) -> None:
+        if len(self.wide):
+            torch._foreach_copy_([p for p in _parameters(self.net) if _half(p)], list(self.wide))
 
 
 @torch.no_grad()
 def average(student: nn.Module, teacher: nn.Module) -> nn.Module:
-    """The mean of both networks' parameters with the student's buffers: a copy, in evaluation mode."""
-    mean = deepcopy(student)
+    """The mean of both networks' parameters with the student's buffers: a copy, in evaluation mode.
+
+    Of a network under DistributedDataParallel it is a copy of the module within, for any one process to use.
+    """
+    mean = deepcopy(_within(student))
     other = teacher.net if isinstance(teacher, Follower) else teacher
     torch._foreach_lerp_(_parameters(mean), _parameters(other), 0.5)
     return mean.eval()
@@ -302,13 +337,36 @@ def _check_modes(start: str, statistics: str, buffers: str, starts: tuple[str, .
         )
 
 
+def _within(net: nn.Module) -> nn.Module:
+    """The module that is run in parallel (and perhaps compiled), or the network itself."""
+    inner = getattr(net, "_orig_mod", net)
+    return inner.module if isinstance(inner, DistributedDataParallel) else net
+
+
+def _norms(net: nn.Module) -> Iterator[tuple[str, _NormBase]]:
+    return ((name, m) for name, m in net.named_modules() if isinstance(m, _NormBase))
+
+
+def _half(t: Tensor) -> bool:
+    return t.dtype in (torch.float16, torch.bfloat16)
+
+
+def _wide(tensors: list[Tensor]) -> list[Tensor]:
+    return [t.float() if _half(t) else t for t in tensors]
+
+
+def _copies(tensors: list[Tensor]) -> nn.ParameterList:
+    """Copies that move with their module and are saved with it, those of half precision in float32."""
+    return nn.ParameterList([nn.Parameter(t.float() if _half(t) else t.clone(), requires_grad=False) for t in tensors])
+
+
 def _parameters(net: nn.Module) -> list[Tensor]:
     return [p.detach() for p in net.parameters()]
 
 
 def _follow_buffers(net: nn.Module, student: nn.Module, rate: float) -> None:
     for mine, theirs in zip(net.buffers(), student.buffers(), strict=True):
-        if rate == 1.0 or not mine.is_floating_point():
+        if rate == 1.0 or not mine.is_floating_point() or _half(mine):
             mine.copy_(theirs)
         else:
             mine.lerp_(theirs, rate)

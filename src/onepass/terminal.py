@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from onepass import metrics
 from onepass.config import FAMILIES, Config, leaves, to_json
+from onepass.engine import Outcome
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress
-from onepass.pool import Outcome
 from onepass.record import Record
 
 

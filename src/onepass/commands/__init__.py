@@ -20,5 +20,13 @@ class Parser(argparse.ArgumentParser):
         raise Refused(f"{message[0].upper()}{message[1:]}; see `{self.prog} --help`.")
 
 
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The flags that say where runs are done: `--workers --engine --address --store`."""
+    parser.add_argument("--workers", type=int, metavar="N", help="runs side by side (default: one for each core)")
+    parser.add_argument("--engine", default="local", metavar="NAME", help="where they run: local, or ray (default: local)")
+    parser.add_argument("--address", metavar="HOST:PORT", help="ray: the head of a cluster to join (default: a local one)")
+    parser.add_argument("--store", metavar="URL", help="ray: where workers keep records that cannot see --runs, e.g. s3://...")
+
+
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[Parser]  # pyright: ignore[reportPrivateUsage]

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from onepass.commands import Parser
+from onepass.commands import Parser, add_engine
 from onepass.errors import Refused, unknown
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def add(commands: "Commands") -> None:
     run.add_argument("--net", metavar="NET", help="file.py:build for a network of your own (default: ResNet18)")
     run.add_argument("--limit", metavar="N", help="stop after N images of the stream")
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records go (default: runs)")
-    run.add_argument("--workers", type=int, metavar="N", help="runs side by side (default: one for each core)")
+    add_engine(run)
     run.add_argument("--config", type=Path, metavar="FILE", help="fields from a JSON file, or the config.json of a run")
     run.add_argument("--explain", action="store_true", help="say what would run, and where each value comes from")
 
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
+    from onepass.cluster import engine
     from onepass.pool import sweep
     from onepass.terminal import Live, explain, fields_help, results
 
@@ -85,8 +86,9 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
         return 0
     configs = [plan.config for plan in plans]
     _gather(configs, known)
+    where = engine(known.engine, workers=known.workers, address=known.address, store=known.store)
     with Live(configs) as live:
-        outcomes = sweep(configs, known.runs, workers=known.workers, data_dir=known.data_dir, tell=live.tell)
+        outcomes = sweep(configs, known.runs, data_dir=known.data_dir, tell=live.tell, engine=where)
     return results(configs, outcomes, known.runs)
 
 
@@ -139,8 +141,6 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
     if whole:
         for word in (*words, *(f"--{n}" for n in ("data", "stream", "recipe") if getattr(known, n) is not None)):
             raise Refused(f"`{known.config}` is a whole config, with its own method, data and stream; leave out `{word}`.")
-    if known.workers is not None and known.workers < 1:
-        raise Refused(f"`--workers {known.workers}` would run nothing; take at least 1.")
     seeds: list[int | None] = [build(int, s, "seeds") for s in known.seeds or ()] or [None]
     given = {k: v for k in ("memory", "precision", "limit", "device", "net", "graph") if (v := getattr(known, k)) is not None}
     if known.tasks is not None:

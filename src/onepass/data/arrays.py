@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from onepass.data import Dataset, Habits, check_options, habits_for
 from onepass.errors import Refused
@@ -162,11 +163,15 @@ def _mapped(part: Any, title: str) -> tuple[np.ndarray, list[Any]]:
 
 
 def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, Image.Image):
+        return np.asarray(value if value.mode == "L" else value.convert("RGB"))
+    return np.asarray(value)
 
 
 def _labels(y: Any, title: str) -> np.ndarray:
-    labels = np.array([int(v) if isinstance(v, torch.Tensor) else v for v in y]) if isinstance(y, list) else _array(y)
+    labels = _array([v.item() if isinstance(v, torch.Tensor) and not v.dim() else v for v in y] if isinstance(y, list) else y)
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         what = f"{labels.dtype} of shape {labels.shape}"
         raise Refused(f"{title}: labels are {what}, not a whole number for each image; number the classes from 0.")

@@ -21,6 +21,7 @@ from torch import Tensor
 from onepass import images
 from onepass.data import Dataset, cache_folder
 from onepass.data.stored import Stored
+from onepass.data.tree import printable
 from onepass.errors import Refused
 from onepass.files import locked, sync, write_json
 from onepass.stream import Batch
@@ -78,20 +79,27 @@ class Decoded:
         kind = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.title.partition(":")[0])
         place = json.dumps([FORMAT, self.place, self.channels, self.size], sort_keys=True)
         folder = home / f"{kind}-{blake2b(place.encode(), digest_size=8).hexdigest()}"
+        wait = f"waiting for another process, which has the decoded images of {self.title}"
+        kept = self._kept(folder)
         try:
-            home.mkdir(parents=True, exist_ok=True)
-            with locked(home / f"{folder.name}.lock"):
-                kept = self._kept(folder)
-                if kept is None:
-                    self._build(folder, read(), tell or progress(self.title))
-                    kept = self._kept(folder)
-                    assert kept is not None
+            if kept is None:
+                home.mkdir(parents=True, exist_ok=True)
+                with locked(home / f"{folder.name}.lock", lambda: print(wait, file=sys.stderr)):
+                    kept = self._kept(folder)  # by now another process may have made it
+                    if kept is None:
+                        self._build(folder, read(), tell or progress(self.title))
+                        kept = self._kept(folder)
+                        assert kept is not None
         except OSError as error:
             raise Refused(
                 f"The decoded images of {self.title} could not be kept in `{home}` ({error.strerror or error}); make room there, "
                 "or name another folder with $XDG_CACHE_HOME."
             ) from error
         data, bad = kept
+        for part, use in (data.train, "learn from"), (data.test, "test on"):
+            if not len(part):
+                why = f" ({'; '.join(bad[:3])})" if bad else ""
+                raise Refused(f"{self.title} has no image to {use} that can be read{why}; put some there.")
         if bad and self.refuse:
             more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
             raise Refused(
@@ -114,6 +122,8 @@ class Decoded:
                 if file.stat().st_size != np.prod(shape, dtype=np.int64):
                     return None
                 parts.append(Batch(_rows(file, shape), torch.from_numpy(y)))
+            if json.loads((folder / "meta.json").read_text()) != meta:  # another process has just replaced it
+                return None
             bad = [*meta["bad"]]
             skipped = (*bad, *meta["left_out"])
             return Dataset(parts[0], parts[1], tuple(meta["names"]), meta["fingerprint"], skipped), bad
@@ -122,9 +132,9 @@ class Decoded:
 
     def _build(self, folder: Path, reading: Reading, tell: Tell) -> None:
         """Decode everything into a folder aside, which takes its name when all of it is on the disk."""
-        temporary, old = folder.with_name(f"{folder.name}.aside"), folder.with_name(f"{folder.name}.old")
-        for left in temporary, old:  # of a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        temporary = folder.with_name(f"{folder.name}.aside")
+        for useless in temporary, folder:  # of a process that was killed; of what was there before
+            shutil.rmtree(useless, ignore_errors=True)
         size = (self.size, self.size) if self.size is not None else self._size_of_all(reading)
         image, total = (self.channels, *size), len(reading.train.labels) + len(reading.test.labels)
         needed, free = total * int(np.prod(image)), shutil.disk_usage(folder.parent).free
@@ -135,7 +145,7 @@ class Decoded:
             )
         temporary.mkdir()
         try:
-            digest = blake2b(json.dumps(reading.names).encode(), digest_size=16)
+            digest = blake2b(json.dumps([image, reading.names]).encode(), digest_size=16)
             bad: list[str] = []
             with Decoders(image, self.size is not None, workers=min(available_cores(), total // (4 * CHUNK))) as decoders:
                 done = 0
@@ -153,7 +163,7 @@ class Decoded:
                     good = np.setdiff1d(np.arange(len(part.labels)), list(wrong))
                     labels = part.labels[good]
                     _close_up(file, good, int(np.prod(image)))
-                    bad += [f"`{part.called(i)}` ({wrong[i]})" for i in sorted(wrong)]
+                    bad += [f"`{printable(part.called(i))}` ({wrong[i]})" for i in sorted(wrong)]
                     np.save(temporary / f"{name}.npy", labels)
                     digest.update("".join(digests[i] for i in sorted(digests)).encode() + labels.tobytes())
                     sync(file)
@@ -161,14 +171,11 @@ class Decoded:
             meta = {"title": self.title, "place": self.place, "stamp": self.stamp, "image": image, "names": reading.names}
             meta |= {"bad": bad, "left_out": reading.left_out, "fingerprint": digest.hexdigest()}
             write_json(temporary / "meta.json", meta)
-            if folder.exists():
-                os.replace(folder, old)
             os.replace(temporary, folder)
             if os.name == "posix":
                 sync(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
 
     def _size_of_all(self, reading: Reading) -> tuple[int, int]:
         """(h, w) of the first image that can be read."""
@@ -182,13 +189,13 @@ class Decoded:
         raise Refused(f"None of the images of {self.title} can be read; `onepass data check` names each with its reason.")
 
     def _same_size(self, wrong: dict[int, str], part: Part, size: tuple[int, int]) -> None:
-        for i, reason in wrong.items():
-            if self.size is None and reason.startswith("size "):
-                first = f"{size[1]}x{size[0]}"
-                raise Refused(
-                    f"The images of {self.title} have several sizes (`{part.called(i)}` has {reason[5:]}, another {first}), "
-                    f"and a batch has one; give the size that all are brought to, e.g. `--data.size 64`."
-                )
+        other = next((i for i, reason in wrong.items() if reason.startswith(images.OTHER)), None)
+        if self.size is None and other is not None:
+            sizes = f"`{printable(part.called(other))}` has {wrong[other].removeprefix(images.OTHER)}, another {size[1]}x{size[0]}"
+            raise Refused(
+                f"The images of {self.title} have several sizes ({sizes}), and a batch has one; give the size that all are brought "
+                "to, e.g. `--data.size 64`."
+            )
 
 
 def _rows(file: Path, shape: tuple[int, int, int, int]) -> Tensor:
@@ -286,7 +293,12 @@ class Decoders:
             process.stdin.flush()
             answer = json.loads(process.stdout.readline())
         except (OSError, ValueError) as error:
-            raise OSError(None, "a process that decodes images has ended (killed by the system for want of memory?)") from error
+            raise Refused(
+                "A process that decodes images was ended from outside (by the system for want of memory?); give the same command "
+                "again."
+            ) from error
+        if "error" in answer:
+            raise OSError(*answer["error"])
         return first, len(chunk), {int(i): reason for i, reason in answer["bad"].items()}, answer["digest"]
 
     def _process(self) -> "subprocess.Popen[bytes]":
@@ -302,7 +314,7 @@ class Decoders:
 
 def progress(title: str) -> Tell:
     """Says on stderr how far it is: in one line on a terminal, in a line every few seconds elsewhere."""
-    began, last = time.monotonic(), time.monotonic()
+    began = last = time.monotonic()
 
     def tell(done: int, total: int) -> None:
         nonlocal last

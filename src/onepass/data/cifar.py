@@ -4,6 +4,7 @@ import io
 import pickle
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,28 +73,46 @@ def _field(file: Path, values: dict[str, Any], name: str) -> Any:
 # -- a restricted unpickler ---------------------------------------------------------------------------------------------
 
 
-def _latin1(text: str, encoding: str) -> bytes:
+class _Latin1:
     """What protocol 2 writes for bytes: a call of codecs.encode with latin1, and with nothing else."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"bytes written as {encoding}")
-    return text.encode("latin1")
+
+    __slots__ = ()  # a pickle may set attributes of whatever it names: this has none
+
+    def __call__(self, text: str, encoding: str) -> bytes:
+        if encoding not in ("latin1", "latin-1"):
+            raise pickle.UnpicklingError(f"bytes written as {encoding}")
+        return text.encode("latin1")
+
+
+class _FromBuffer:
+    """What protocol 5 calls: numpy's own function, whose attributes are out of reach."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any) -> Any:
+        return _core("numeric")._frombuffer(*args)
+
+
+def _core(module: str) -> Any:
+    """A module of numpy's own, wherever this numpy has it."""
+    try:
+        return import_module(f"numpy._core.{module}")
+    except ImportError:
+        return import_module(f"numpy.core.{module}")
 
 
 def _admitted() -> dict[tuple[str, str], Any]:
     """Arrays as Python 2, numpy 1 and numpy 2 write them."""
-    from numpy._core import multiarray, numeric  # pyright: ignore[reportMissingImports]
-
-    arrays: Any = multiarray
-    numbers: Any = numeric
+    arrays = _core("multiarray")
     names: dict[tuple[str, str], Any] = {
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): _latin1,
+        ("_codecs", "encode"): _Latin1(),
     }
     for core in "numpy.core", "numpy._core":
         names[(f"{core}.multiarray", "_reconstruct")] = arrays._reconstruct
         names[(f"{core}.multiarray", "scalar")] = arrays.scalar
-        names[(f"{core}.numeric", "_frombuffer")] = numbers._frombuffer
+        names[(f"{core}.numeric", "_frombuffer")] = _FromBuffer()
     return names
 
 

@@ -15,7 +15,7 @@ from onepass.data import Dataset, Habits, check_options, habits_for, held_out
 from onepass.data.cache import CHUNK, Decoded, Item, Part, Reading
 from onepass.errors import Refused
 
-TRAIN, TEST = ("train", "training"), ("test", "testing", "validation", "valid", "val")
+TRAIN, TEST = {"train", "training"}, ("test", "testing", "validation", "valid", "val")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,14 @@ class Parquet:
 
     image      the column of images: their bytes, or a struct of `bytes` and `path`.
     label      the column of labels: whole numbers from 0.
+    test       what the names of the shards for testing have in them; empty: the word `test`, or else `validation`.
     size, channels, split, corrupt, mean, std   as for a folder of images.
     """
 
     path: str
     image: str = "image"
     label: str = "label"
+    test: str = ""
     size: int | None = None
     channels: int = 3
     split: float | None = None
@@ -82,7 +84,7 @@ class Parquet:
 
         return Decoded(
             title=self.name,
-            place=["parquet", str(Path(self.path).resolve()), self.image, self.label, self.split],
+            place=["parquet", str(Path(self.path).resolve()), self.image, self.label, self.test, self.split],
             stamp=json.dumps(stats),
             channels=self.channels,
             size=self.size,
@@ -99,9 +101,12 @@ class Parquet:
             raise Refused(
                 f"`{root}` has no `.parquet` file in it; give the folder that has, e.g. the `data` of a Hugging Face data set."
             )
-        words = {s: set(re.split(r"[^a-z]+", str(s.relative_to(root) if root.is_dir() else s.name).lower())) for s in shards}
-        train = [s for s in shards if words[s] & {*TRAIN}]
+        names = {s: str(s.relative_to(root) if root.is_dir() else s.name) for s in shards}
+        words = {s: set(re.split(r"[^a-z]+", name.lower())) for s, name in names.items()}
+        train = [s for s in shards if words[s] & TRAIN]
         tests = [[s for s in shards if word in words[s] and s not in train] for word in TEST]
+        if self.test:
+            tests = [[s for s in shards if self.test in names[s]]]
         test = next((found for found in tests if found), [])
         if test and self.split is not None:
             raise Refused(f"`{test[0]}` is for testing, so there is no share to hold out; leave out `split={self.split}`.")
@@ -119,7 +124,7 @@ class Parquet:
         return Part(labels[rows], lambda: self._images(shards, which), lambda i: f"{self.path}, row {rows[i]}")
 
     def _labels(self, shards: Sequence[Path]) -> np.ndarray:
-        columns = [_open(shard).read(columns=[self._column(shard, self.label, "label")]).column(0) for shard in shards]
+        columns = [_column(shard, self._column(shard, self.label, "label")) for shard in shards]
         values = [column.to_numpy() for column in columns]
         if not values:
             return np.zeros(0, np.int64)
@@ -128,7 +133,9 @@ class Parquet:
                 what = "has empty ones" if column.null_count else f"is of {column.type}"
                 raise Refused(f"The labels of `{shard}` are no whole numbers (`{self.label}` {what}); number the classes from 0.")
             if len(labels) and labels.min() < 0:
-                raise Refused(f"`{shard}` has a label {labels.min()}: it has no labels to learn or test by; give another split.")
+                raise Refused(
+                    f"`{shard}` has a label {labels.min()}: it is not labelled; take other shards, e.g. `--data.test validation`."
+                )
         labels = np.concatenate(values).astype(np.int64)
         if not len(labels):
             raise Refused(f"`{shards[0]}` has no rows; give a file that has images.")
@@ -140,8 +147,8 @@ class Parquet:
         row = 0
         for shard in shards:
             name = self._column(shard, self.image, "image")
-            for batch in _open(shard).iter_batches(CHUNK, columns=[name]):
-                for value in batch.column(0).to_pylist():
+            for values in _batches(shard, name):
+                for value in values:
                     if which is None or which[row]:
                         waiting.append(_item(value, shard))
                     row += 1
@@ -168,6 +175,27 @@ class Parquet:
             return ()
 
 
+def _column(shard: Path, name: str) -> Any:
+    try:
+        return _open(shard).read(columns=[name]).column(0)
+    except (OSError, ValueError) as error:
+        raise _damaged(shard, error) from error
+
+
+def _damaged(shard: Path, error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    return Refused(f"`{shard}` is no parquet file, or a damaged one ({error}); get it again.")
+
+
+def _batches(shard: Path, column: str) -> Iterator[list[Any]]:
+    try:
+        for batch in _open(shard).iter_batches(CHUNK, columns=[column]):
+            yield batch.column(0).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own are either
+        raise _damaged(shard, error) from error
+
+
 def _item(value: Any, shard: Path) -> Item:
     if isinstance(value, dict):
         if value.get("bytes") is None and value.get("path"):
@@ -184,5 +212,5 @@ def _open(shard: Path) -> Any:
         raise Refused("Parquet files need pyarrow, which is not installed: `pip install 'onepass[parquet]'`.") from error
     try:
         return pyarrow.parquet.ParquetFile(shard)
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise Refused(f"`{shard}` is no parquet file, or a damaged one ({error}).") from error
+    except (OSError, ValueError) as error:
+        raise _damaged(shard, error) from error

@@ -1,6 +1,5 @@
-"""Images that stay on the disk: rows of a file, mapped for as long as it takes to read those that are asked for."""
+"""Images that stay on the disk: rows of a file, of which those are read that are asked for."""
 
-import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +13,19 @@ from torch import Tensor
 class Stored:
     """uint8 (n, c, h, w) in a file.  It is indexed, sliced, split and moved as a tensor is, and each time reads what was asked for.
 
-    The file is kept open: rows stay what they are if it is deleted or another takes its name.  A map that lasted would count
-    every page once read as this process's memory, 20 GB in the end; one for each read costs some microseconds and keeps none.
+    The file is kept open: rows stay what they are if it is deleted or another takes its name.  It is not mapped: the pages once
+    read would count as this process's memory, 20 GB in the end, and to fault one in costs five times what reading it does
+    (bench/RESULTS.md).  What is read twice comes from the system's cache.
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4
 
     def __init__(self, file: Path, shape: tuple[int, int, int, int]):
-        self._file, self._rows, self._whole = _Open(file), torch.arange(shape[0]), shape
+        self._file, self._rows, self._image = _Open(file), torch.arange(shape[0]), shape[1:]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return (len(self._rows), *self._whole[1:])
+        return (len(self._rows), *self._image)
 
     @property
     def nbytes(self) -> int:
@@ -35,9 +35,11 @@ class Stored:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Tensor:
-        rows = self._rows[index].numpy()
-        mapped = mmap.mmap(self._file.handle, 0, access=mmap.ACCESS_READ)
-        return torch.from_numpy(np.array(np.frombuffer(mapped, np.uint8).reshape(self._whole)[rows]))
+        rows = self._rows[index]
+        read = np.empty((rows.numel(), *self._image), dtype=np.uint8)
+        for into, row in zip(read, rows.flatten().tolist(), strict=True):
+            self._file.read(into, row * into.nbytes)
+        return torch.from_numpy(read).view(*rows.shape, *self._image)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
@@ -46,7 +48,7 @@ class Stored:
         """Some rows, still on the disk."""
         assert dim == 0
         some = Stored.__new__(Stored)
-        some._file, some._rows, some._whole = self._file, self._rows[index], self._whole
+        some._file, some._rows, some._image = self._file, self._rows[index], self._image
         return some
 
     def split(self, rows: int) -> Iterator[Tensor]:
@@ -67,6 +69,17 @@ class _Open:
 
     def __init__(self, file: Path):
         self.handle = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def read(self, into: np.ndarray, at: int) -> None:
+        """Fill an array with what is at a place in the file."""
+        if hasattr(os, "preadv"):
+            count = os.preadv(self.handle, [into.data], at)
+        else:
+            os.lseek(self.handle, at, os.SEEK_SET)
+            content = os.read(self.handle, into.nbytes)
+            into.reshape(-1)[: len(content)], count = np.frombuffer(content, np.uint8), len(content)
+        if count != into.nbytes:
+            raise OSError("a file of decoded images was cut short while it was read")
 
     def __del__(self) -> None:
         os.close(self.handle)

@@ -29,6 +29,10 @@ class TinyImageNet:
         ids = sorted(set(_lines(tree / "wnids.txt")))
         train = {wnid: images_in(tree / "train" / wnid) for wnid in ids}
         test = images_in(tree / "val" / "images")
+        empty = [wnid for wnid in ids if not train[wnid].paths]
+        if empty or not ids:
+            where = tree / "train" / empty[0] if empty else tree / "wnids.txt"
+            raise Refused(f"`{where}` has no {'images' if empty else 'classes'}: the tree is not whole; download it again.")
         annotations = tree / "val" / "val_annotations.txt"
 
         def read() -> Reading:
@@ -38,7 +42,9 @@ class TinyImageNet:
         return Decoded(
             title=self.name,
             place=["tiny-imagenet", str(tree.resolve())],
-            stamp=" ".join([*ids, *(train[wnid].stamp for wnid in ids), test.stamp, _stamp(annotations)]),
+            stamp=" ".join(
+                [*ids, *(train[wnid].stamp for wnid in ids), test.stamp, *map(_stamp, (annotations, tree / "words.txt"))]
+            ),
             channels=3,
             size=64,
             refuse=self.corrupt == "refuse",

@@ -46,8 +46,8 @@ def images_in(root: Path) -> Found:
             kind = _kind(entry)
             if kind == "folder":
                 walk(entry.path)
-            elif kind == "file" and os.path.splitext(entry.name)[1].lower() in known:
-                stat = entry.stat()
+            elif kind in ("file", "link") and os.path.splitext(entry.name)[1].lower() in known:
+                stat = entry.stat(follow_symlinks=kind == "file")  # a link to nothing is an image that cannot be read
                 paths.append(entry.path)
                 digest.update(os.fsencode(f"{entry.path}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
 
@@ -60,11 +60,16 @@ def images_in(root: Path) -> Found:
 
 def called(folder: str) -> str:
     """The name of a class from that of its folder, however the file system spells it."""
-    return normalize("NFC", os.fsencode(folder).decode("utf-8", "backslashreplace"))
+    return normalize("NFC", printable(folder))
+
+
+def printable(path: str) -> str:
+    """A path whose bytes are no UTF-8 can be opened, but not printed."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _kind(entry: "os.DirEntry[str]") -> str:
     try:
-        return "folder" if entry.is_dir() else "file" if entry.is_file() else "other"
+        return "folder" if entry.is_dir() else "file" if entry.is_file() else "link" if entry.is_symlink() else "other"
     except OSError:  # a link to itself
-        return "other"
+        return "link"
