@@ -12,9 +12,9 @@ FILES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rgl
 # Innermost first. A module or package imports itself and what stands before it, also inside functions and for types.
 RINGS = """
     errors files images losses teachers
-    seeds augment stream data held_out boundaries memory nets
+    seeds augment stream arrivals data held_out boundaries memory nets
     step method methods distill graph learner
-    contract probes metrics config recipes record loop pool figures predict terminal report paper
+    contract probes metrics config recipes record loop pool figures predict terminal doctor report paper
     online adapters commands cli
 """.split()
 ONLY = {"data": {"data", "errors", "files", "images", "seeds", "augment", "stream"}}  # narrower than its place

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from onepass.augment import Full
-from onepass.config import Config
+from onepass.boundaries import NewClass
+from onepass.config import Config, with_fields
 from onepass.data import source
 from onepass.data.digits import CROPS, Digits
 from onepass.distill import ALGORITHM_1, MKD
@@ -20,8 +21,8 @@ from onepass.losses import lambda_for
 from onepass.methods.er import ER
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
-from onepass.recipes import recipe
-from onepass.stream import Blurry, Clear
+from onepass.recipes import order, recipe
+from onepass.stream import Blend, Blurry, Clear, Imbalanced, Order, Spec
 from onepass.teachers import EMA
 
 DIGITS, CIFAR10, CIFAR100 = Digits(), source("cifar10"), source("cifar100")
@@ -107,6 +108,41 @@ def test_blurry_streams_have_the_papers_scale_and_change_nothing_else(family: An
         config = recipe(word, CIFAR100, stream="blurry", family=family)
         assert config.stream == Blurry(10, 500.0)
         assert replace(config, stream=Clear(10)) == recipe(word, CIFAR100, family=family)
+
+
+# ---- other streams
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("clear", Clear(10)),
+        ("imbalanced", Imbalanced(10)),
+        ("blend", Blend(10)),
+        ("blurry", Blurry(10, 500.0)),
+    ],
+)
+def test_a_stream_is_known_by_its_name_with_the_datas_tasks(kind: Any, wanted: Order) -> None:
+    assert order(kind, CIFAR100) == wanted and order(kind, CIFAR100, tasks=5).tasks == 5
+    config = recipe("ocm", CIFAR100, stream=kind)
+    assert config.stream == wanted and config.folder.parts[0] == f"cifar100-{kind}"
+    assert config.boundaries == (
+        None if wanted.sharp else NewClass(lag=100)
+    )  # a rule where a stream does not say where tasks begin
+    assert Config.from_json(config.to_json()) == config
+    learner = recipe("gsa", DIGITS, stream=kind)
+    spec = Spec(10, (1, 8, 8), tasks=((0, 1, 2, 3, 4), (5, 6, 7, 8, 9)))
+    if wanted.sharp:
+        learner.learner(spec, sharp=True)
+    else:
+        said = refusal(lambda: learner.learner(spec, sharp=False))
+        assert f"`GSA` cannot be run on a `{type(wanted).__name__}` stream" in said
+
+
+def test_a_streams_fields_are_flags() -> None:
+    config, missing = with_fields(recipe("er", DIGITS, stream="imbalanced"), {"stream.law": "uniform", "stream.factor": "20"})
+    assert config.stream == Imbalanced(5, 20.0, law="uniform") and not missing
+    assert with_fields(recipe("er", DIGITS), {"stream": {"is": "Blend", "tasks": 2}, "stream.width": 1})[0].stream == Blend(2, 1.0)
 
 
 # ---- digits

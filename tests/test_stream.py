@@ -11,9 +11,9 @@ from torch import Tensor
 
 from onepass.errors import Refused
 from onepass.seeds import Seeds
-from onepass.stream import Batch, Blurry, Clear, Pass, Spec
+from onepass.stream import ORDERS, Batch, Blend, Blurry, Clear, Imbalanced, Order, Pass, Spec
 
-KINDS = [Clear(3), Blurry(3, scale=8.0)]
+KINDS: list[Order] = [Clear(3), Blurry(3, scale=8.0), Imbalanced(3, factor=1.0), Blend(3)]
 
 
 def rows(n: int = 90, classes: int = 6) -> Batch:
@@ -32,7 +32,7 @@ def which(x: Tensor) -> list[int]:
     return (x.flatten(1).long() * torch.tensor([1, 256, 65536])).sum(1).tolist()
 
 
-def played(kind: Clear | Blurry, seed: int = 0, data: Batch | None = None, classes: int = 6) -> Pass:
+def played(kind: Order, seed: int = 0, data: Batch | None = None, classes: int = 6) -> Pass:
     return kind.over(data or rows(), names(classes), Seeds(seed))
 
 
@@ -45,14 +45,14 @@ def images(stream: Pass, size: int = 7, start: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 7, 10, 1000])
-def test_each_sample_comes_exactly_once(kind: Clear | Blurry, size: int) -> None:
+def test_each_sample_comes_exactly_once(kind: Order, size: int) -> None:
     stream = played(kind)
     assert sorted(images(stream, size)) == list(range(90))
     assert len(stream) == 90
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_keep_their_pixels_and_their_labels(kind: Clear | Blurry) -> None:
+def test_images_keep_their_pixels_and_their_labels(kind: Order) -> None:
     data, stream = rows(), played(kind)
     for batch in stream.batches(7):
         assert batch.x.dtype == torch.uint8 and batch.y.dtype == torch.int64 and batch.name == "stream"
@@ -62,14 +62,14 @@ def test_images_keep_their_pixels_and_their_labels(kind: Clear | Blurry) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_labels_are_numbered_by_first_appearance(kind: Clear | Blurry, seed: int) -> None:
+def test_labels_are_numbered_by_first_appearance(kind: Order, seed: int) -> None:
     labels = [y for batch in played(kind, seed).batches(7) for y in batch.y.tolist()]
     assert list(dict.fromkeys(labels)) == list(range(6))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
-def test_tasks_names_and_originals_agree_with_the_class_order(kind: Clear | Blurry, seed: int) -> None:
+def test_tasks_names_and_originals_agree_with_the_class_order(kind: Order, seed: int) -> None:
     spec = played(kind, seed).spec
     order = Seeds(seed).class_order(6).tolist()
     assert spec.classes == 6 and spec.image == (3, 1, 1)
@@ -84,7 +84,7 @@ def test_classes_of_a_clear_stream_are_numbered_task_after_task() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_order_depends_on_the_seed_alone(kind: Clear | Blurry) -> None:
+def test_the_order_depends_on_the_seed_alone(kind: Order) -> None:
     torch.manual_seed(1)
     one = images(played(kind, 0))
     torch.manual_seed(2)
@@ -93,7 +93,7 @@ def test_the_order_depends_on_the_seed_alone(kind: Clear | Blurry) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_making_and_playing_a_stream_moves_no_global_generator(kind: Clear | Blurry) -> None:
+def test_making_and_playing_a_stream_moves_no_global_generator(kind: Order) -> None:
     ours, theirs = torch.get_rng_state(), np.random.get_state()[1].copy()
     images(played(kind))
     assert torch.equal(torch.get_rng_state(), ours) and np.array_equal(np.random.get_state()[1], theirs)
@@ -101,7 +101,7 @@ def test_making_and_playing_a_stream_moves_no_global_generator(kind: Clear | Blu
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 7, 10])
-def test_a_stream_resumed_at_a_batch_goes_on_identically(kind: Clear | Blurry, size: int) -> None:
+def test_a_stream_resumed_at_a_batch_goes_on_identically(kind: Order, size: int) -> None:
     whole = [(which(b.x), b.y.tolist()) for b in played(kind).batches(size)]
     start = 0
     for i, (ids, _) in enumerate(whole):
@@ -111,14 +111,14 @@ def test_a_stream_resumed_at_a_batch_goes_on_identically(kind: Clear | Blurry, s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_is_played_twice_alike(kind: Clear | Blurry) -> None:
+def test_a_stream_is_played_twice_alike(kind: Order) -> None:
     stream = played(kind)
     assert images(stream) == images(stream)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_tasks_end_after_as_many_samples_as_their_classes_have(kind: Clear | Blurry, seed: int) -> None:
+def test_tasks_end_after_as_many_samples_as_their_classes_have(kind: Order, seed: int) -> None:
     data, order = rows(), Seeds(seed).class_order(6)
     sizes = [sum(int(y) in order[2 * t : 2 * t + 2] for y in data.y) for t in range(3)]
     assert len(set(sizes)) > 1
@@ -126,7 +126,7 @@ def test_tasks_end_after_as_many_samples_as_their_classes_have(kind: Clear | Blu
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_of_the_data_set_get_the_streams_numbers(kind: Clear | Blurry) -> None:
+def test_labels_of_the_data_set_get_the_streams_numbers(kind: Order) -> None:
     data, stream = rows(), played(kind)
     assert stream.number(data.y).tolist() == [stream.spec.original.index(int(c)) for c in data.y]
     assert torch.equal(stream.number(data.y), stream.y)
@@ -135,7 +135,7 @@ def test_labels_of_the_data_set_get_the_streams_numbers(kind: Clear | Blurry) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("limit", [1, 5, 17, 89])
-def test_a_stream_cut_short_is_the_beginning_of_the_whole(kind: Clear | Blurry, limit: int) -> None:
+def test_a_stream_cut_short_is_the_beginning_of_the_whole(kind: Order, limit: int) -> None:
     whole = played(kind)
     short = whole.cut(limit)
     assert len(short) == limit and images(short) == images(whole)[:limit]
@@ -144,13 +144,13 @@ def test_a_stream_cut_short_is_the_beginning_of_the_whole(kind: Clear | Blurry, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cut_at_the_end_of_a_task_ends_with_it(kind: Clear | Blurry) -> None:
+def test_a_cut_at_the_end_of_a_task_ends_with_it(kind: Order) -> None:
     whole = played(kind)
     assert whole.cut(whole.task_ends[1]).task_ends == whole.task_ends[:2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cut_beyond_the_end_is_none(kind: Clear | Blurry) -> None:
+def test_a_cut_beyond_the_end_is_none(kind: Order) -> None:
     whole = played(kind)
     assert whole.cut(None) is whole and whole.cut(90) is whole and whole.cut(10**6) is whole
 
@@ -163,7 +163,7 @@ def test_a_cut_that_leaves_nothing_is_refused(limit: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [0, -1])
-def test_batches_of_nothing_are_refused_rather_than_endless(kind: Clear | Blurry, size: int) -> None:
+def test_batches_of_nothing_are_refused_rather_than_endless(kind: Order, size: int) -> None:
     with pytest.raises(Refused, match=str(size)):
         next(played(kind).batches(size))
 
@@ -288,28 +288,106 @@ def test_samples_are_displaced_as_far_as_by_the_authors() -> None:
     torch.testing.assert_close(quantiles, hand, rtol=0.05, atol=25)
 
 
-@pytest.mark.parametrize("kind", [Clear(10), Blurry(10)])
-def test_a_hundred_thousand_images_are_ordered_in_under_two_seconds(kind: Clear | Blurry) -> None:
-    data = like(100, 100_000)
+@pytest.mark.parametrize("kind", [order(10) for order in ORDERS.values()])
+def test_as_many_images_as_imagenet100_has_are_ordered_in_under_two_seconds(kind: Order) -> None:
+    data = like(100, 130_000)
     start = time.process_time()
     stream = played(kind, 0, data, 100)
     assert time.process_time() - start < 2
-    assert len(stream.order.unique()) == 100_000
+    assert len(stream.order.unique()) == len(stream) and (len(stream) == 130_000 or isinstance(kind, Imbalanced))
+
+
+# ---- imbalanced
+
+
+def counts(stream: Pass) -> dict[int, int]:
+    """Images of each class of the data set."""
+    labels = [stream.spec.original[y] for b in stream.batches(100) for y in b.y.tolist()]
+    return {c: labels.count(c) for c in range(stream.spec.classes)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("factor", [1.0, 10.0, 100.0])
+def test_imbalanced_classes_have_the_sizes_of_their_law(factor: float, seed: int) -> None:
+    stream = played(Imbalanced(5, factor), seed, like(10, 5000), 10)
+    assert sorted(counts(stream).values()) == sorted(round(500 * factor ** (-k / 9)) for k in range(10))
+    uniform = played(Imbalanced(5, factor, law="uniform"), seed, like(100, 50_000), 100)
+    sizes = torch.tensor(sorted(counts(uniform).values()), dtype=torch.float64) / 500
+    even = 1 / factor + (1 - 1 / factor) * (torch.arange(100) + 0.5) / 100
+    assert sizes.min() >= 1 / factor - 0.001 and sizes.max() <= 1 and (sizes - even).abs().max() < 0.17  # Kolmogorov, 1 % is 0.163
+
+
+def test_which_class_is_frequent_depends_on_the_seed_and_on_nothing_else() -> None:
+    first = [counts(played(Imbalanced(5), seed, like(10, 5000), 10)) for seed in range(4)]
+    assert first == [counts(played(Imbalanced(5), seed, like(10, 5000), 10)) for seed in range(4)]
+    assert len({max(sizes, key=lambda c: sizes[c]) for sizes in first}) > 1
+
+
+def test_an_imbalanced_stream_is_the_clear_one_with_images_left_out() -> None:
+    clear, stream = played(Clear(5), 1, like(10, 5000), 10), played(Imbalanced(5), 1, like(10, 5000), 10)
+    left = set(stream.order.tolist())
+    assert stream.sharp and stream.order.tolist() == [i for i in clear.order.tolist() if i in left]
+    sizes, order = counts(stream), Seeds(1).class_order(10)
+    ends = torch.tensor([sizes[int(c)] for c in order]).view(5, 2).sum(1).cumsum(0)
+    assert stream.task_ends == tuple(ends.tolist()) and len(stream) == sum(sizes.values())
+    for batch in stream.batches(7):
+        assert len({y // 2 for y in batch.y.tolist()}) == 1
+
+
+def test_of_every_class_one_image_is_left_at_least() -> None:
+    sizes = counts(played(Imbalanced(3, 1e6)))
+    assert len(sizes) == 6 and min(sizes.values()) == 1 < max(sizes.values())
+
+
+# ---- blended
+
+
+@pytest.mark.parametrize("width", [0.25, 1.0])
+def test_around_a_boundary_the_next_task_comes_in_linearly(width: float) -> None:
+    stream = played(Blend(5, width), 0, like(10), 10)
+    turn, ramp, total = tasks_in_turn(stream), width * 10_000, torch.zeros(20, dtype=torch.float64)
+    assert stream.task_ends == (10_000, 20_000, 30_000, 40_000, 50_000) and not stream.sharp
+    for t in range(4):
+        end = 10_000 * (t + 1)
+        around = turn[int(end - ramp / 2) : int(end + ramp / 2)]
+        assert set(around.tolist()) == {t, t + 1}
+        total += (around == t + 1).double().view(20, -1).mean(1) / 4
+        outside = turn[int(end - 10_000 + ramp / 2) : int(end - ramp / 2)]
+        assert (outside == t).double().mean() == 1 if t and len(outside) else True
+    assert (total - (torch.arange(20) + 0.5) / 20).abs().max() < 0.05
+    before = turn[: int(10_000 - ramp / 2)]
+    assert (before == 0).all() and (turn[int(40_000 + ramp / 2) :] == 4).all()
+
+
+def test_a_blend_of_no_width_is_the_clear_order() -> None:
+    assert images(played(Blend(3, 0.0))) == images(played(Clear(3)))
 
 
 # ---- refusals
 
 
-@pytest.mark.parametrize("kind", [Clear, Blurry])
+@pytest.mark.parametrize("kind", ORDERS.values())
 @pytest.mark.parametrize("tasks", [0, -1, 4, 5, 7, 12])
-def test_tasks_that_do_not_divide_the_classes_are_refused_with_those_that_do(kind: type[Clear] | type[Blurry], tasks: int) -> None:
+def test_tasks_that_do_not_divide_the_classes_are_refused_with_those_that_do(kind: type[Order], tasks: int) -> None:
     with pytest.raises(Refused, match=rf"tasks={tasks}`.* 6 classes.*1, 2, 3, 6"):
         played(kind(tasks))
 
 
+def test_orders_that_make_no_sense_are_refused() -> None:
+    for make, said in (
+        (lambda: Imbalanced(3, 0.5), "`factor=0.5` is not how many times"),
+        (lambda: Imbalanced(3, float("inf")), "`factor=inf`"),
+        (lambda: Imbalanced(3, law="zipf"), "`law=zipf` is not one of exponential, uniform"),  # type: ignore[arg-type]
+        (lambda: Blend(3, -0.1), "`width=-0.1` is no part of a task"),
+        (lambda: Blend(3, 1.1), "`width=1.1`"),
+    ):
+        with pytest.raises(Refused, match=said):
+            make()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("label", [-1, 6, 100])
-def test_labels_outside_the_names_are_refused(kind: Clear | Blurry, label: int) -> None:
+def test_labels_outside_the_names_are_refused(kind: Order, label: int) -> None:
     data = rows()
     data.y[40] = label
     with pytest.raises(Refused, match=rf"{label}.*outside 0 to 5"):
@@ -317,7 +395,7 @@ def test_labels_outside_the_names_are_refused(kind: Clear | Blurry, label: int) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_without_image_is_refused_by_name(kind: Clear | Blurry) -> None:
+def test_a_class_without_image_is_refused_by_name(kind: Order) -> None:
     data = rows()
     data.y[data.y == 4] = 3
     with pytest.raises(Refused, match="`class 4` has no training image"):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:
+    from onepass.arrivals import Open as Open
     from onepass.augment import Full as Full
     from onepass.augment import Partial as Partial
     from onepass.boundaries import NewClass as NewClass
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     from onepass.record import records as records
     from onepass.seeds import Seeds as Seeds
     from onepass.stream import Batch as Batch
+    from onepass.stream import Blend as Blend
     from onepass.stream import Blurry as Blurry
     from onepass.stream import Clear as Clear
+    from onepass.stream import Imbalanced as Imbalanced
     from onepass.stream import Spec as Spec
     from onepass.teachers import EMA as EMA
     from onepass.teachers import HypoExponential as HypoExponential
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from onepass.teachers import average as average
 
 _PLACES = {
+    "arrivals": ("Open",),
     "augment": ("Full", "Partial"),
     "boundaries": ("NewClass", "Oracle"),
     "config": ("Config",),
@@ -71,7 +75,7 @@ _PLACES = {
     "record": ("Record", "records"),
     "loop": ("run",),
     "seeds": ("Seeds",),
-    "stream": ("Batch", "Blurry", "Clear", "Spec"),
+    "stream": ("Batch", "Blend", "Blurry", "Clear", "Imbalanced", "Spec"),
     "pool": ("sweep",),
     "teachers": ("EMA", "HypoExponential", "Snapshot", "average"),
 }

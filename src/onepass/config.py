@@ -31,7 +31,7 @@ from onepass.methods import METHODS
 from onepass.nets import PRECISIONS, Custom, Network, ResNet18, load_object, resolve_precision
 from onepass.probes import NCM, Drift, MemoryFeatures, Predictions, Probe
 from onepass.seeds import Seeds
-from onepass.stream import Blurry, Clear, Spec
+from onepass.stream import ORDERS, Order, Spec
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot, Teacher
 
 OUTSIDE = {"identity": False}  # metadata of a field that does not change what is computed
@@ -42,7 +42,7 @@ class Config:
     """Everything a run depends on.  `run(config)` does it; `Config.from_json` and `to_json` keep it."""
 
     data: Source
-    stream: Clear | Blurry
+    stream: Order
     method: Method
     teacher: Teacher | None = None
     distill: Distiller | None = None
@@ -91,12 +91,17 @@ class Config:
         return self.name or "+".join(type(p).__name__.lower() for p in parts[:2])
 
     @property
-    def folder(self) -> Path:
-        """Where its record lies, below the folder of all runs."""
+    def place(self) -> str:
+        """Where its record lies, below the folder of all runs, but for its identity: what a person calls it."""
         kind, _, where = self.data.name.partition(":")
         data = f"{kind}-{Path(where).resolve().stem}" if where else kind  # which of several of one name, the identity says
         setting = f"{data}-{type(self.stream).__name__.lower()}" + ("-held-out" if self.held_out else "")
-        return Path(setting) / self.title / f"m{self.memory}" / f"s{self.seed}-{self.identity}"
+        return f"{setting}/{self.title}/m{self.memory}/s{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its record lies, below the folder of all runs."""
+        return Path(f"{self.place}-{self.identity}")
 
     @property
     def identity(self) -> str:
@@ -116,8 +121,9 @@ class Config:
             reason = getattr(part, "needs_tasks", "")
             if reason and not sharp and self.boundaries is None:
                 raise Refused(
-                    f"`{type(part).__name__}` cannot be run on a `Blurry` stream, which does not say where tasks begin: {reason}. "
-                    "Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the paper's for OCM."
+                    f"`{type(part).__name__}` cannot be run on a `{type(self.stream).__name__}` stream, which does not say where "
+                    f"tasks begin: {reason}. Give it a rule, e.g. `boundaries=NewClass(lag=100)` (`--boundaries NewClass`), the "
+                    "paper's for OCM."
                 )
         habits = self.data.habits
         return Learner(
@@ -366,6 +372,14 @@ def with_fields(config: Config, given: Mapping[str, Any]) -> tuple[Config, set[s
     return Config.from_json(tree), missing
 
 
+def with_source_fields(source: Source, given: Mapping[str, Any]) -> Source:
+    """The data with those of its own fields set that are given, as `data.size`: a recipe starts from them."""
+    tree = to_json(source)
+    own = {path: value for path, value in given.items() if path.startswith("data.")}
+    set_ = [_set(type(source), tree, path.removeprefix("data."), value, path) for path, value in own.items()]
+    return build(Source, tree, "data") if any(set_) else source
+
+
 def with_field(config: Config, path: str, given: Any) -> Config:
     """The config with one field set, from JSON or text."""
     changed, missing = with_fields(config, {path: given})
@@ -390,4 +404,4 @@ def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) ->
 def _named(name: str) -> type:
     if ".py:" in name:
         return load_class(name, None)
-    return next(k for family in (*FAMILIES.values(), (Clear, Blurry)) for k in family if k.__name__ == name)
+    return next(k for family in (*FAMILIES.values(), tuple(ORDERS.values())) for k in family if k.__name__ == name)

@@ -117,7 +117,7 @@ class SDP:
         gap = (out.features - step.teacher(view).features).square().sum(1)
         confidence = step.student.peek(view, running=True).logits.softmax(1).gather(1, view.y[:, None]).squeeze(1)
         w = self.schedule(step.state[self], confidence, view.y, step.there(step.seen))
-        slope = feature_slope(step.student.net.classifier, out.features, view.y)
+        slope = feature_slope(step.student.net.classifier, out.features, view.y, out.logits.shape[1])
         beta = (slope.square().sum(1) / (4 * gap.detach() + 1e-8)).sqrt().mean()
         if not self.scale_base:
             return base + (1 - w) * F.cross_entropy(out.logits, view.y) + beta * w * gap.mean()
@@ -136,11 +136,11 @@ class SDP:
         return (mean * seen).sum().div(classes).sub(1 / classes).clamp(0, 1) * classes / (classes + 1)
 
 
-def feature_slope(classifier: nn.Module, features: Tensor, y: Tensor) -> Tensor:
-    """d CE / d h of each image, whatever the classifier: (p - e_y) W for a linear one."""
+def feature_slope(classifier: nn.Module, features: Tensor, y: Tensor, classes: int | None = None) -> Tensor:
+    """d CE / d h of each image, whatever the classifier, among its first `classes`: (p - e_y) W for a linear one."""
     with torch.enable_grad():
         h = features.detach().requires_grad_()
-        return torch.autograd.grad(F.cross_entropy(classifier(h), y, reduction="sum"), h)[0]
+        return torch.autograd.grad(F.cross_entropy(classifier(h)[:, :classes], y, reduction="sum"), h)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

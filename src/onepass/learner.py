@@ -196,6 +196,12 @@ class Learner:
             )
         present = torch.zeros(self.spec.classes, dtype=torch.bool)
         present[labels] = True
+        met = self.seen | present
+        if self.spec.open and not met[: int(met.sum())].all():
+            raise Refused(
+                f"A label is {high}, and only {int(met.sum()) - 1} other classes have been met: on an open stream labels are "
+                "numbered as they come, from 0; let `onepass.Open` or `onepass.arrivals.Labels` number them."
+            )
         asked = self.boundaries is not None and self.clock.batches > 0
         if asked and self.boundaries is not None and self.boundaries(present, self.seen, self.since, self.spec):
             self.task, self.since = self.task + 1, 0
@@ -203,7 +209,7 @@ class Learner:
             for follower in self.followers.values():
                 follower.boundary(self.student)
         self.new = self.new | (present & ~self.seen)
-        self.seen = self.seen | present
+        self.seen = met
         return present
 
     def step(self, rows: Batch, present: Tensor) -> Step:
@@ -211,7 +217,9 @@ class Learner:
 
         def forward(name: str, net: nn.Module, grad: bool) -> Forward:
             assert isinstance(net, Net)
-            return Forward(name, net, grad=grad, precision=self.precision, seeds=self.seeds, update=self.clock.updates)
+            classes = self.classes if self.spec.open else None
+            update = self.clock.updates
+            return Forward(name, net, grad=grad, precision=self.precision, seeds=self.seeds, update=update, classes=classes)
 
         nets = {name: forward(name, f.net, False) for name, f in self.followers.items()}
         return Step(
@@ -252,6 +260,11 @@ class Learner:
     # -- what was learnt --
 
     @property
+    def classes(self) -> int:
+        """How many classes a prediction is one of: all; on an open stream, those met so far."""
+        return int(self.seen.sum()) if self.spec.open else self.spec.classes
+
+    @property
     def networks(self) -> tuple[Infer, ...]:
         """The networks that can predict."""
         if "teacher" in self.followers:
@@ -270,7 +283,9 @@ class Learner:
 
     def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
-        return self._look(x, which, rows, lambda net, images: net(images), self.precision)
+        if not self.classes:
+            raise Refused("No class has been met yet, so there is none to predict; `observe` a batch of the stream first.")
+        return self._look(x, which, rows, lambda net, images: net(images)[:, : self.classes], self.precision)
 
     def features(self, x: Tensor, which: Infer | None = None, rows: int = 250, precision: str | None = None) -> Tensor:
         """What the classifier is given of uint8 images, (n, d) on the host; moves nothing of the learner."""

@@ -21,11 +21,11 @@ from onepass.methods.ocm import OCM
 from onepass.methods.pcr import PCR
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
-from onepass.stream import Blurry, Clear
+from onepass.stream import ORDERS, Blurry, Order
 from onepass.teachers import EMA, Frozen, HypoExponential, Snapshot
 
 Family = Literal["default", "published"]
-Setting = Literal["clear", "blurry"]
+Setting = Literal["clear", "blurry", "imbalanced", "blend"]
 
 
 def recipe(
@@ -56,14 +56,10 @@ def recipe(
         )
     if family not in ("default", "published"):
         raise unknown("recipe", family, ("default", "published"))
-    if stream not in ("clear", "blurry"):
-        raise unknown("stream", stream, ("clear", "blurry"))
     habits = data.habits
-    if tasks is None:
-        tasks = PUBLISHED_TASKS.get(data.name, habits.tasks) if family == "published" else habits.tasks
     config = Config(
         data=data,
-        stream=Clear(tasks) if stream == "clear" else Blurry(tasks, habits.scale),
+        stream=order(stream, data, tasks=tasks, family=family),
         net=ResNet18(stem=habits.stem),
         full=habits.full,
         memory=habits.memory if memory is None else memory,
@@ -71,7 +67,7 @@ def recipe(
         name="+".join([base, *suffixes]) + (PUBLISHED if family == "published" else ""),
         **fields(data, family),
     )
-    if isinstance(config.method, OCM) and stream == "blurry":
+    if isinstance(config.method, OCM) and not config.stream.sharp:
         config = replace(config, boundaries=NewClass(lag=100))  # the paper's rule; GSA it leaves out there, and so do we
     if data.name == "digits":
         config = replace(config, **DIGITS)
@@ -94,6 +90,15 @@ def on(config: Config, device: str) -> Config:
     if half and config.name.endswith(PUBLISHED) and device.startswith("cuda"):
         config = replace(config, precision="fp16")
     return replace(config, device=device)
+
+
+def order(kind: str, data: Source, *, tasks: int | None = None, family: Family = "default") -> Order:
+    """The stream that the command line calls `kind`, with as many tasks and as wide a blur as is usual for the data."""
+    if kind not in ORDERS:
+        raise unknown("stream", kind, ORDERS)
+    if tasks is None:
+        tasks = PUBLISHED_TASKS.get(data.name, data.habits.tasks) if family == "published" else data.habits.tasks
+    return Blurry(tasks, data.habits.scale) if kind == "blurry" else ORDERS[kind](tasks)
 
 
 # -- methods ------------------------------------------------------------------------------------------------------------

@@ -457,6 +457,7 @@ def environment(learner: Learner) -> dict[str, Any]:
 
 
 def processor() -> str:
+    """What the machine calls itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

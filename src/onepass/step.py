@@ -56,7 +56,7 @@ class Out:
 
     @cached_property
     def logits(self) -> Tensor:
-        return self._forward.apply("logits", self._forward.net.classifier, self._hidden, of=self._names)
+        return self._forward.shown(self._forward.apply("logits", self._forward.net.classifier, self._hidden, of=self._names))
 
     def head(self, name: str) -> Tensor:
         if name not in self._heads:
@@ -65,10 +65,13 @@ class Out:
 
 
 class Forward:
-    """One network, for one step: forwards each view at most once, and records every launch in `calls`."""
+    """One network, for one step: forwards each view at most once, and records every launch in `calls`.
 
-    def __init__(self, name: str, net: Net, *, grad: bool, precision: str, seeds: Seeds, update: int):
-        self.name, self.net, self.grad, self.precision = name, net, grad, precision
+    Where only the first `classes` have been met, on an open stream, its logits are theirs alone.
+    """
+
+    def __init__(self, name: str, net: Net, *, grad: bool, precision: str, seeds: Seeds, update: int, classes: int | None = None):
+        self.name, self.net, self.grad, self.precision, self.classes = name, net, grad, precision, classes
         self.seeds, self.update, self.open = seeds, update, True
         self.drew = False  # whether the network drew anything on a CUDA device (dropout), which a graph would not draw again
         self.calls: list[tuple[str, ...]] = []  # what was launched together, for budgets and errors
@@ -116,8 +119,12 @@ class Forward:
         hidden = self.run((f"peek {view.name}",), look, x)
         self.peeks.append((view.name, len(x)))
         out = Out(self, hidden, (view.name,))
-        out.__dict__["logits"] = _wide(parts[1])
+        out.__dict__["logits"] = self.shown(_wide(parts[1]))
         return out
+
+    def shown(self, logits: Tensor) -> Tensor:
+        """Of the logits of all classes there may be, those of the classes met."""
+        return logits if self.classes is None else logits[:, : self.classes]
 
     def apply(self, what: str, module: nn.Module, *inputs: Tensor, of: tuple[str, ...] = ()) -> Tensor:
         """A further part of the network, on what its body gave `of` some views."""
@@ -198,7 +205,7 @@ class Step:
         self._views: dict[tuple[Any, ...], View] = {}
         self._pixels: dict[Batch, Tensor] = {}
         self.drawn: Drawn = [("stream", (), stream)]
-        self.asked: set[str] = set()  # what the loss wanted to know on the host
+        self.asked: set[str] = {"seen"} if spec.open else set()  # what the loss wanted to know on the host
         self.obstacle = ""  # to doing the same again with other images
 
     # -- batches --

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,13 +14,18 @@ from onepass.seeds import Seeds
 
 @dataclass(frozen=True)
 class Spec:
-    """What is known about a stream before it starts."""
+    """What is known about a stream before it starts.
+
+    Of an `open` one neither length nor classes are known: `classes` is the most there may be, and a network shows the outputs of
+    those met so far, which come first, since labels are numbered as they arrive.
+    """
 
     classes: int  # width of the classifier
     image: tuple[int, int, int]  # channels, height, width
     tasks: tuple[tuple[int, ...], ...] = ()  # classes of each task, numbered in order of arrival; empty if there are none
     original: tuple[int, ...] = ()  # the data set's own label of each class
     names: tuple[str, ...] = ()  # and its name
+    open: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +132,8 @@ class Clear:
     `first` puts another of the seed's tasks before the others.
     """
 
+    sharp: ClassVar[bool] = True
+
     tasks: int
     first_task_epochs: int = 1
     first: int = 0
@@ -143,7 +150,7 @@ class Clear:
             tasks.insert(0, tasks.pop(self.first))
         again = [seeds.numpy("order", 0, epoch).permutation(blocks[0]) for epoch in range(1, self.first_task_epochs)]
         blocks[0] = np.concatenate([blocks[0], *again])
-        return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=True)
+        return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=self.sharp)
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,8 @@ class Blurry:
     A k beyond what is left is drawn again, at most ten times; after ten the first one left is taken, whatever the
     tenth was.  The ends of its tasks are nominal: where they would be if they were clear.
     """
+
+    sharp: ClassVar[bool] = False
 
     tasks: int
     scale: float = 500.0
@@ -177,11 +186,88 @@ class Blurry:
             while k >= len(left) and redraws < 10:
                 k, redraws = int(abs(rng.normal(0.0, self.scale))), redraws + 1
             order.append(left.pop(-1 if redraws == 10 else -1 - k))
-        return _numbered(np.array(order), blocks, classes, rows, names, sharp=False)
+        return _numbered(np.array(order), blocks, classes, rows, names, sharp=self.sharp)
+
+
+@dataclass(frozen=True)
+class Imbalanced:
+    """Clear tasks of classes that are not equally frequent: of each only a part is kept, one image at least.
+
+    law     "exponential": factor^(-k / (classes - 1)) of the class of rank k, whose ranks are drawn; "uniform": a share drawn
+            between 1 / factor and 1.
+    factor  how many times the largest class may be as large as the smallest.
+    """
+
+    sharp: ClassVar[bool] = True
+
+    tasks: int
+    factor: float = 100.0
+    law: Literal["exponential", "uniform"] = "exponential"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.factor < np.inf:
+            raise Refused(f"`factor={self.factor}` is not how many times the largest class is the smallest; take at least 1.")
+        if self.law not in ("exponential", "uniform"):
+            raise Refused(f"`law={self.law}` is not one of exponential, uniform.")
+
+    def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
+        blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        labels, share = rows.y.numpy(), self.shares(len(names), seeds)
+        kept: list[np.ndarray] = []
+        for block, own in zip(blocks, classes, strict=True):
+            keep = np.zeros(len(block), dtype=bool)
+            for c in own:
+                here = np.flatnonzero(labels[block] == c)
+                keep[here[: max(1, round(float(share[c]) * len(here)))]] = True
+            kept.append(block[keep])
+        return _numbered(np.concatenate(kept), kept, classes, rows, names, sharp=self.sharp)
+
+    def shares(self, classes: int, seeds: Seeds) -> np.ndarray:
+        """The part of each class that is kept."""
+        rng = seeds.numpy("imbalance", self.law)
+        if self.law == "uniform":
+            return rng.uniform(1 / self.factor, 1.0, classes)
+        return self.factor ** (-rng.permutation(classes) / max(1, classes - 1))
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Tasks that blend into one another: around each boundary the share of the next task rises linearly from none to all.
+
+    The blend is `width` times the shortest task long.  It comes of moving every image by up to half of that, uniformly, so each
+    is still seen once; the ends of the tasks are nominal.
+    """
+
+    sharp: ClassVar[bool] = False
+
+    tasks: int
+    width: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.width <= 1:
+            raise Refused(f"`width={self.width}` is no part of a task; take one from 0 to 1, where only neighbours blend.")
+
+    def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
+        blocks, classes = _blocks(self.tasks, rows.y, names, seeds)
+        whole = np.concatenate(blocks)
+        half = self.width * min(map(len, blocks)) / 2
+        time = np.arange(len(whole)) + seeds.numpy("blend").uniform(-half, half, len(whole))
+        return _numbered(whole[time.argsort(kind="stable")], blocks, classes, rows, names, sharp=self.sharp)
+
+
+Order = Clear | Blurry | Imbalanced | Blend
+ORDERS: dict[str, type[Order]] = {o.__name__.lower(): o for o in (Clear, Blurry, Imbalanced, Blend)}
+"""The orders of a pass, by the names the command line knows them by."""
 
 
 def _blocks(tasks: int, y: Tensor, names: tuple[str, ...], seeds: Seeds) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The rows of each task, shuffled, and its classes."""
+    classes, labels = _tasks(tasks, y, names, seeds.class_order(len(names))), y.numpy()
+    return [seeds.numpy("order", t).permutation(np.flatnonzero(np.isin(labels, c))) for t, c in enumerate(classes)], classes
+
+
+def _tasks(tasks: int, y: Tensor, names: tuple[str, ...], order: np.ndarray) -> list[np.ndarray]:
+    """The classes of each task, if they come in this order."""
     if tasks < 1 or len(names) % tasks:
         divisors = ", ".join(str(t) for t in range(1, len(names) + 1) if len(names) % t == 0)
         raise Refused(f"`tasks={tasks}` does not divide the {len(names)} classes evenly; take one of {divisors}.")
@@ -194,8 +280,7 @@ def _blocks(tasks: int, y: Tensor, names: tuple[str, ...], seeds: Seeds) -> tupl
     missing = np.setdiff1d(np.arange(len(names)), labels)
     if len(missing):
         raise Refused(f"Class `{names[missing[0]]}` has no training image; leave it out of the names or give it some.")
-    classes = np.split(seeds.class_order(len(names)), tasks)
-    return [seeds.numpy("order", t).permutation(np.flatnonzero(np.isin(labels, c))) for t, c in enumerate(classes)], classes
+    return np.split(order, tasks)
 
 
 def _numbered(

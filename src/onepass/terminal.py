@@ -16,11 +16,11 @@ from onepass.pool import Outcome
 from onepass.record import Record
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side; the first row is the heading, the first column is to the left."""
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns side by side; the first row is the heading, the first columns are to the left."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
     return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.errors import Refused
 
-NAMES = ("run", "runs", "predict", "paper")
+NAMES = ("run", "runs", "predict", "doctor", "paper")
 """In the order in which `onepass --help` has them."""
 
 

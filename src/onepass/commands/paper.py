@@ -116,16 +116,22 @@ def _listing(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.
     pace = Pace()
     missing = [[*wanting([part], known.scale, known.device).values()] for part in found]
     every = [*wanting(found, known.scale, known.device).values()]
-    if every and not pace.knows(every[0], _workers(len(every), known)):  # once on a machine: then it is remembered
-        pace.measure(every[:1], 3.0, _workers(len(every), known))
+    workers = _workers(len(every), known)
+    if new := [config for config in every if not pace.knows(config, workers)]:
+        print("onepass: measuring this machine, once, for about ten seconds", file=sys.stderr, flush=True)
+        pace.measure(new, 10.0, workers)
     rows = [["name", "label", "shows", "runs", "there", "cost left here"]]
-    for part, there, configs in [*zip(asked, found, missing, strict=True)]:
-        seconds = wall(configs, pace, _workers(len(configs), known), known.runs)
-        cost = "" if not configs or seconds is None else duration(seconds)
-        rows.append([part.item.name, part.label, part.item.shows, str(len(part.cells)), str(len(there.runs)), cost])
-    seconds = wall(every, pace, _workers(len(every), known), known.runs)
-    rows.append(["all", "", "each run once", str(len(every)), "", "" if not every or seconds is None else duration(seconds)])
-    return table(rows)
+    for part, there, configs in zip(asked, found, missing, strict=True):
+        seconds = wall(configs, pace, workers, known.runs)
+        runs = str(len(part.cells)), str(len(there.runs))
+        rows.append([part.item.name, part.label, part.item.shows, *runs, "" if seconds is None else duration(seconds)])
+    needed, there = (len({cell.config.folder for cell in cells}) for cells in (
+        [cell for part in asked for cell in part.cells],
+        [run.cell for part in found for run in part.runs],
+    ))  # fmt: skip
+    seconds = wall(every, pace, workers, known.runs)
+    rows.append(["all", "", "each run once", str(needed), str(there), "" if seconds is None else duration(seconds)])
+    return table(rows, left=3)
 
 
 def _show(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """`onepass run`: train on a stream, once, and say how much was kept."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -32,10 +33,12 @@ def add(commands: "Commands") -> None:
         usage="onepass run METHOD [METHOD ...] [flags]", formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     run.add_argument("-h", "--help", action="store_true", help="this, or with a METHOD every field of its config")
-    run.add_argument("--data", metavar="NAME", help="the data set: digits (default: digits)")
+    run.add_argument(
+        "--data", metavar="NAME", help="digits, cifar10, cifar100, tiny-imagenet, imagenet100, folder:PATH, ... (default: digits)"
+    )
     run.add_argument("--data-dir", type=Path, metavar="DIR", help="where data lies (default: $ONEPASS_DATA, the user's cache)")
     run.add_argument("--memory", metavar="N", help="images remembered (default: the data's)")
-    run.add_argument("--stream", metavar="KIND", help="clear or blurry (default: clear)")
+    run.add_argument("--stream", metavar="KIND", help="clear, blurry, imbalanced or blend (default: clear)")
     run.add_argument("--tasks", metavar="N", help="tasks in the stream (default: the data's)")
     run.add_argument("--seeds", nargs="+", metavar="N", help="one run for each (default: 0)")
     run.add_argument("--recipe", metavar="NAME", help="default (the paper's text) or published (what its code ran)")
@@ -81,9 +84,21 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
         print(explain([(plan.config, plan.sources) for plan in plans], known.runs))
         return 0
     configs = [plan.config for plan in plans]
+    _gather(configs, known)
     with Live(configs) as live:
         outcomes = sweep(configs, known.runs, workers=known.workers, data_dir=known.data_dir, tell=live.tell)
     return results(configs, outcomes, known.runs)
+
+
+def _gather(configs: list["Config"], known: argparse.Namespace) -> None:
+    """Decode what the runs need, once and before they begin, and say what is left out of it."""
+    from onepass.record import Recorder
+
+    for data in dict.fromkeys(config.data for config in configs if not Recorder(known.runs, config).finished):
+        left_out = data.load(known.data_dir).skipped
+        if left_out:
+            more = f" and {len(left_out) - 3} more (`onepass data check` names all)" if len(left_out) > 3 else ""
+            print(f"onepass: left out of {data.name}: {'; '.join(left_out[:3])}{more}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ def _flags(rest: list[str]) -> dict[str, str]:
 
 def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -> list[Plan]:
     """The configs that were asked for: the recipe, then --config, then flags."""
-    from onepass.config import Config, build, to_json, with_fields
+    from onepass.config import Config, build, to_json, with_fields, with_source_fields
     from onepass.data import source
     from onepass.recipes import recipe
 
@@ -144,7 +159,7 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
         else:
             config = recipe(
                 word,
-                source(known.data or "digits"),
+                with_source_fields(source(known.data or "digits"), leaves | given),
                 memory=None if known.memory is None else build(int, known.memory, "memory"),
                 stream=cast(Any, (known.stream or "clear").lower()),
                 tasks=None if known.tasks is None else build(int, known.tasks, "tasks"),

@@ -44,8 +44,7 @@ class ImageNet100:
         )
 
     def load(self, folder: Path | None = None) -> Dataset:
-        there = [path for place in places(folder) for path in (place / "imagenet", place)]
-        tree = next((path for path in there if (path / "train").is_dir() and (path / "val").is_dir()), None)
+        tree = tree_of(folder)
         if tree is None:
             raise missing("imagenet", folder, self.name)
         names = self._named(tree)
@@ -87,3 +86,9 @@ class ImageNet100:
             what = f"`{absent[0]}`, which is no folder of `{tree / 'train'}`" if absent else "no class"
             raise Refused(f"`{file}` names {what}; write the folder of one class a line.")
         return names
+
+
+def tree_of(folder: Path | None = None) -> Path | None:
+    """Where an ImageNet tree lies, if one does."""
+    there = [path for place in places(folder) for path in (place / "imagenet", place)]
+    return next((path for path in there if (path / "train").is_dir() and (path / "val").is_dir()), None)

@@ -63,7 +63,9 @@ class DVC(Method):
 
     def agree(self, step: Step, batch: Batch) -> Tensor:
         one, other = step.student.joint(step.raw(batch), step.aug(batch))
-        both = step.student.apply("pair", step.student.net.heads["pair"], torch.cat([one.logits, other.logits], 1))
+        met = one.logits.shape[1]
+        wide = [F.pad(z.logits, (0, step.spec.classes - met)) for z in (one, other)]  # the head has a place for every class
+        both = step.student.apply("pair", step.student.net.heads["pair"], torch.cat(wide, 1))[:, :met]
         loss = F.cross_entropy(torch.cat([one.logits, other.logits]), torch.cat([batch.y, batch.y]))
         p, p_other, q = (z.softmax(1) for z in (one.logits, other.logits, both))
         for view in p, p_other, q:

@@ -31,7 +31,7 @@ class ERACE(Method):
 
     def loss(self, step: Step) -> Tensor | None:
         logits = step.student(step.aug(step.stream)).logits
-        hidden = ~step.there(self.visible(step))
+        hidden = ~step.there(self.visible(step)[: logits.shape[1]])
         loss = F.cross_entropy(logits.masked_fill(hidden, -torch.inf), step.stream.y)
         if len(step.replay):
             loss = loss + F.cross_entropy(step.student(step.aug(step.replay)).logits, step.replay.y)

@@ -115,52 +115,53 @@ def looked_at(config: Config) -> float:
 
 
 def work(config: Config) -> float:
-    """An update's share of one of a full ResNet-18 on 32x32: units, by the size of images and the square of the width."""
-    return units(config) * SIZES[config.data.name] * (getattr(config.net, "width", 64) / 64) ** 2
+    """An update, in forward passes of an image of 32x32."""
+    return units(config) * SIZES[config.data.name]
 
 
 class Pace:
-    """Seconds of an update on this machine: measured, remembered in a file, and extended to what was not measured by its work."""
+    """Seconds of an update on this machine: measured, remembered in a file, and extended to what was not measured by its work.
+
+    Only from the same network in the same precision: how a wide one goes tells little of a narrow one.
+    """
 
     def __init__(self, file: Path | None = None):
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onepass"
         self.file = file or cache / "pace.json"
-        self.known: dict[str, dict[str, list[float]]] = {}  # by machine, then by kind of update: seconds, and its work
-        with suppress(OSError, ValueError):
-            self.known = json.loads(self.file.read_text())
+        self.known: dict[str, dict[str, tuple[float, float]]] = {}  # by place, then by kind of update: seconds, and its work
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # damaged, it is measured again
+            tree = json.loads(self.file.read_text())
+            self.known = {k: {kind: (float(s), float(w)) for kind, (s, w) in there.items()} for k, there in tree.items()}
 
     def knows(self, config: Config, workers: int) -> bool:
-        """Whether anything was measured on this machine before."""
-        return bool(self.known.get(_machine(config, _threads(workers))))
+        return _place(config, workers) in self.known
 
     def measure(self, configs: Sequence[Config], budget: float, workers: int) -> None:
-        """Time as many kinds of update as the budget has room for, the cheapest first and at least one, and remember them."""
+        """Time as many kinds of update as the budget has room for, the cheapest first, but one of each network; remember them."""
         from onepass.doctor import seconds_per_update
 
-        threads = _threads(workers)
-        kinds = {(_machine(c, threads), _kind(c)): c for c in sorted(configs, key=work)}
+        kinds = {(_place(c, workers), _kind(c)): c for c in sorted(configs, key=work, reverse=True)}
         end = time.monotonic() + budget
-        with threads_of_torch(threads):
-            for i, ((machine, kind), config) in enumerate(kinds.items()):
-                left, expected = end - time.monotonic(), self.update(config, workers)
-                if expected is not None and 3 * expected > left and i:
-                    continue
-                seconds = seconds_per_update(config, budget=max(left, 0) / (len(kinds) - i))
-                self.known.setdefault(machine, {})[kind] = [seconds, work(config)]
+        with threads_of_torch(_threads(workers)):
+            while kinds:
+                share = (end - time.monotonic()) / len(kinds)
+                (place, kind), config = kinds.popitem()
+                expected = self.update(config, workers)
+                if expected is None or 3 * expected < end - time.monotonic():
+                    seconds = seconds_per_update(config, budget=max(share, 0.0))
+                    self.known.setdefault(place, {})[kind] = seconds, work(config)
         with suppress(OSError):  # what cannot be remembered is measured again
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.file, self.known)
 
     def update(self, config: Config, workers: int) -> float | None:
-        """Seconds, one run beside others; None: nothing was measured on this machine yet."""
-        there = self.known.get(_machine(config, _threads(workers)), {})
+        """Seconds, one run beside others; None: nothing like it was measured on this machine yet."""
+        there = self.known.get(_place(config, workers), {})
         if _kind(config) in there:
             return there[_kind(config)][0]
-        if not there:
-            return None
         wanted = work(config)
-        seconds, done = min(there.values(), key=lambda known: abs(math.log(known[1] / wanted)))
-        return seconds * wanted / done
+        near = min(there.values(), key=lambda known: abs(math.log(known[1] / wanted)), default=None)
+        return None if near is None else near[0] * wanted / near[1]
 
     def run(self, config: Config, workers: int) -> float | None:
         """Seconds of a whole run: its updates, and what its probes look at."""
@@ -179,15 +180,15 @@ def _threads(workers: int) -> int:
     return max(1, available_cores() // workers) if workers > 1 else torch.get_num_threads()
 
 
-def _machine(config: Config, threads: int) -> str:
-    """What the same update takes the same time on."""
+def _place(config: Config, workers: int) -> str:
+    """Where an update takes the time that others there let expect: machine, precision, network."""
     device = torch.device(config.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{processor()}, threads {threads}"
-    return f"{name}, torch {torch.__version__}, {resolve_precision(config.precision, device)}"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{processor()}, threads {_threads(workers)}"
+    return f"{name}, torch {torch.__version__}, {resolve_precision(config.precision, device)}, {json.dumps(to_json(config.net))}"
 
 
 def _kind(config: Config) -> str:
-    """What of a config an update's time depends on."""
+    """What else of a config an update's time depends on."""
     tree = to_json(config, defaults=False)
-    names = "method", "teacher", "distill", "net", "batch_size", "replay_size", "augment", "updates"
+    names = "method", "teacher", "distill", "batch_size", "replay_size", "augment", "updates"
     return json.dumps({"data": config.data.name} | {name: tree[name] for name in names if name in tree}, sort_keys=True)

@@ -62,27 +62,23 @@ class Shelf:
 
     def __init__(self, root: Path):
         self.root = root
-        self.paths: dict[str, set[Path]] = {}  # by all but their identity
-        for path in root.glob("*/*/m*/s*-*"):
+        self.paths: dict[str, set[Path]] = {}  # by place, which leaves the identity out
+        for path in sorted(root.glob("*/*/m*/s*-*")):
             if path.is_dir():
-                self.paths.setdefault(_place(path.relative_to(root)), set()).add(path)
+                place = path.relative_to(root).as_posix().rpartition("-")[0]
+                self.paths.setdefault(place, set()).add(path)
 
     def at(self, config: Config) -> Iterator[tuple[str, Path]]:
         """Where the runs of a config lie, with the precision they were computed in: each is another run."""
-        there = self.paths.get(_place(config.folder))
+        there = self.paths.get(config.place)
         if there:
             for precision in PRECISIONS:
                 path = self.root / replace(config, precision=precision, device="cpu").folder
                 if path in there:
                     yield precision, path
 
-    def beside(self, config: Config) -> set[Path]:
-        """Every run of this name, setting and seed, whatever else differs."""
-        return self.paths.get(_place(config.folder), set())
-
-
-def _place(folder: Path) -> str:
-    return str(folder).rpartition("-")[0]
+    def all_at(self, cells: Iterable[Cell]) -> set[Path]:
+        return {path for cell in cells for _, path in self.at(cell.config)}
 
 
 def find(
@@ -152,17 +148,16 @@ def _of_one_precision(runs: Sequence[Run]) -> tuple[list[Run], list[Path]]:
 
 def _left_out(item: Item, cells: Sequence[Cell], shelf: Shelf, scale: Scale, family: Family) -> Counter[str]:
     """How many records there are of this item at another scale or by another recipe, and of these cells in another version."""
-    mine = {path for cell in item.cells(scale, family) for _, path in shelf.at(cell.config)}
     counted: Counter[str] = Counter()
+    strays = {path for paths in shelf.paths.values() for path in paths} - shelf.all_at(item.cells(scale, family))
     for other_scale in SCALES:
         for other in FAMILIES:
-            if (other_scale, other) != (scale, family):
-                paths = {path for cell in item.cells(other_scale, other) for _, path in shelf.at(cell.config)} - mine
-                what = f"scale `{other_scale}`" if other_scale != scale else f"recipe `{other}`"
-                counted[what] += len(paths)
-                mine |= paths
-    strays = {path for cell in cells for path in shelf.beside(cell.config)} - mine
-    counted["another version of the results"] = sum(map(_of_another_version, strays))
+            if strays and (other_scale, other) != (scale, family):
+                theirs = shelf.all_at(item.cells(other_scale, other)) & strays
+                counted[f"scale `{other_scale}`" if other_scale != scale else f"recipe `{other}`"] += len(theirs)
+                strays -= theirs
+    places = {path for cell in cells for path in shelf.paths.get(cell.config.place, ())}
+    counted["another version of the results"] = sum(map(_of_another_version, strays & places))
     return +counted
 
 
