@@ -60,8 +60,11 @@ def learnt(method: Method, company: Company, stream: Open, **more: Any) -> Learn
 # ---- every method, alone and in company
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("company", COMPANIES, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    ("name", "company"),
+    [(name, company) for name in METHODS for company in (COMPANIES if name in ("er", "gsa") else COMPANIES[:2])],
+    ids=lambda v: v if isinstance(v, str) else v.name,
+)
 def test_every_method_learns_from_it_and_goes_on_after_a_restore(name: str, company: Company) -> None:
     method, stream = METHODS[name](), Open(pairs(64, 16), max_classes=9)
     whole, broken = (learner(method, company, stream.spec) for _ in range(2))
@@ -98,10 +101,11 @@ def test_where_every_class_comes_at_once_it_is_a_closed_stream_bit_for_bit(name:
     learners = [
         learner(METHODS[name](), COMPANIES[1], replace(closed.spec, tasks=(), open=is_open), **rule) for is_open in (True, False)
     ]
-    for i, batch in enumerate(closed.batches(32)):  # the first has all four classes
+    for i, batch in enumerate(closed.batches(16)):
+        assert i or len(batch.y.unique()) == 4
         losses = [mine.observe(batch) for mine in learners]
         assert all(torch.equal(losses[0][k], losses[1][k]) for k in losses[1])
-        if i == 3:
+        if i == 2:
             break
     mine, theirs = (m.state_dict() for m in learners)
     assert not [k for k in mine if not torch.equal(mine[k], theirs[k])]

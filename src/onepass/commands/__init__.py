@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.errors import Refused
 
-NAMES = ("run", "runs", "predict", "doctor", "paper")
+NAMES = ("run", "runs", "predict", "data", "paper", "doctor")
 """In the order in which `onepass --help` has them."""
 
 
@@ -26,6 +26,23 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="local", metavar="NAME", help="where they run: local, or ray (default: local)")
     parser.add_argument("--address", metavar="HOST:PORT", help="ray: the head of a cluster to join (default: a local one)")
     parser.add_argument("--store", metavar="URL", help="ray: where workers keep records that cannot see --runs, e.g. s3://...")
+
+
+def fields(words: list[str]) -> dict[str, str]:
+    """`--optim.lr 1e-3` and `--optim.lr=1e-3` as {"optim.lr": "1e-3"}."""
+    given: dict[str, str] = {}
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise Refused(f"`{word}` is not a flag; flags begin with `--`, and methods come before them.")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise Refused(f"`{word}` needs a value.")
+            value = words.pop(0)
+        given[name.replace("-", "_")] = value
+    return given
 
 
 if TYPE_CHECKING:

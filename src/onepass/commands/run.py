@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from onepass.commands import Parser, add_engine
+from onepass.commands import Parser, add_engine, fields
 from onepass.errors import Refused, unknown
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
     from onepass.pool import sweep
     from onepass.terminal import Live, explain, fields_help, results
 
-    plans = _plans(words, known, _flags(rest))
+    plans = _plans(words, known, fields(rest))
     if known.help:
         parser().print_help()
         for word, plan in {plan.config.title: plan for plan in plans}.items():
@@ -109,23 +109,6 @@ class Plan:
 
     config: "Config"
     sources: dict[str, str]
-
-
-def _flags(rest: list[str]) -> dict[str, str]:
-    """`--optim.lr 1e-3` and `--optim.lr=1e-3` as {"optim.lr": "1e-3"}."""
-    flags: dict[str, str] = {}
-    words = list(rest)
-    while words:
-        word = words.pop(0)
-        if not word.startswith("--"):
-            raise Refused(f"`{word}` is not a flag; flags begin with `--`, and methods come before them.")
-        name, equals, value = word[2:].partition("=")
-        if not equals:
-            if not words or words[0].startswith("--"):
-                raise Refused(f"`{word}` needs a value.")
-            value = words.pop(0)
-        flags[name.replace("-", "_")] = value
-    return flags
 
 
 def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -> list[Plan]:

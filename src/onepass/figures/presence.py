@@ -18,8 +18,11 @@ class Shown(NamedTuple):
 
 
 @styled
-def presence(streams: Mapping[str, Shown | None], tasks: Sequence[Sequence[int]], title: str, note: str = "") -> Figure:
-    """For each stream, classes upwards in training order and time to the right: the darker, the more images of the class then."""
+def presence(
+    streams: Mapping[str, Shown | None], tasks: Sequence[Sequence[int]], title: str, note: str = "", names: Sequence[str] = ()
+) -> Figure:
+    """For each stream, classes upwards in training order and time to the right: the darker, the more images of the class then.
+    The classes have their `names` where there is room."""
     classes = sum(map(len, tasks))
     colors = np.ones((classes, 1, 3))
     for t, task in enumerate(tasks):
@@ -40,6 +43,9 @@ def presence(streams: Mapping[str, Shown | None], tasks: Sequence[Sequence[int]]
         for end in stream.task_ends[:-1]:
             axes.axvline(end, color=FAINT, linestyle=(0, (4, 3)), linewidth=0.6)
         axes.xaxis.set_major_formatter("{x:,.0f}")
+        if names and classes <= 12:
+            axes.set_yticks(range(classes), names)
+            axes.set_ylabel("")
         axes.set_xlabel("images seen" if i == len(streams) - 1 else "")
     return laid_out(figure)
 
