@@ -94,6 +94,9 @@ def test_the_wall_clock_is_shared_by_workers_and_begun_runs_cost_what_is_left(
     (folder / "stream.json").write_text(json.dumps({"length": 50_000}))
     (folder / "timing.jsonl").write_text('{"samples": 10000, "seconds": 1.0}\n{"samples": 40000, "seconds": 4.0}\n')
     assert left(tmp_path, configs[0]) == pytest.approx(0.2) and left(tmp_path, configs[1]) == 1.0
+    (folder / "done.json").write_text("{}")  # finished, but wanted all the same: it lacks a probe
+    assert left(tmp_path, configs[0]) == 1.0
+    (folder / "done.json").unlink()
     (folder / "timing.jsonl").write_text("{half")
     assert left(tmp_path, configs[0]) == 1.0
 

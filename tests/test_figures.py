@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from onepass import figures
-from onepass.figures import Curve, alpha, style
+from onepass.figures import Curve, Grid, alpha, style
 from onepass.figures.curves import Drift, smoothed
 from onepass.figures.embedding import Cloud
 from onepass.figures.presence import Shown
@@ -105,11 +105,11 @@ def test_colours_follow_log_one_plus_count() -> None:
 ALPHAS, WEIGHTS = (0.001, 0.01, 0.1), (1.0, 5.5, 10.0)
 
 
-def grid(best: Sequence[int]) -> np.ndarray:
-    """Accuracies, (weights, alphas), highest in these rows."""
+def grid(best: Sequence[int]) -> Grid:
+    """Accuracies that are highest in these rows."""
     out = np.random.default_rng(0).uniform(20, 40, (3, 3))
     out[best, range(3)] = 50
-    return out
+    return Grid(ALPHAS, WEIGHTS, out)
 
 
 def drift(seed: int) -> Drift:
@@ -125,14 +125,14 @@ def test_a_fit_recovers_the_line_and_best_is_of_whole_columns() -> None:
     law = alpha.fit({a: 4.5 * np.log10(a) + 14.5 for a in (0.001, 0.003, 0.01, 0.3)})
     assert law is not None and law == pytest.approx((4.5, 14.5))
     assert alpha.fit({0.01: 5.5, 0.1: 10.0}) is None  # a line goes through any two
-    assert alpha.best(ALPHAS, WEIGHTS, grid([0, 1, 2])) == dict(zip(ALPHAS, WEIGHTS, strict=True))
+    assert grid([0, 1, 2]).best() == dict(zip(ALPHAS, WEIGHTS, strict=True))
     holed = grid([2, 2, 0])
-    holed[1, 1] = np.nan
-    assert alpha.best(ALPHAS, WEIGHTS, holed) == {0.001: 10.0, 0.1: 1.0}
+    holed.accuracy[1, 1] = np.nan
+    assert holed.best() == {0.001: 10.0, 0.1: 1.0}
 
 
 def test_heat_map_and_line_say_slope_and_intercept() -> None:
-    heat, line = (draw(ALPHAS, WEIGHTS, grid([0, 1, 2]), "a title") for draw in (figures.heat_map, figures.fitted_line))
+    heat, line = (draw(grid([0, 1, 2]), "a title") for draw in (figures.heat_map, figures.fitted_line))
     assert len(heat.axes[0].patches) == 3  # the best of each alpha is framed
     for figure in heat, line:
         (ours,) = [drawn for drawn in figure.axes[0].lines if str(drawn.get_label()).startswith("fit: ")]
@@ -143,8 +143,8 @@ def test_heat_map_and_line_say_slope_and_intercept() -> None:
 
 
 def test_what_was_not_run_is_blank() -> None:
-    nothing = np.full((3, 3), np.nan)
-    for figure in figures.heat_map(ALPHAS, WEIGHTS, nothing, ""), figures.fitted_line(ALPHAS, WEIGHTS, nothing, ""):
+    nothing = Grid(ALPHAS, WEIGHTS, np.full((3, 3), np.nan))
+    for figure in figures.heat_map(nothing, ""), figures.fitted_line(nothing, ""):
         assert any("not run yet" in t.get_text() or "no alpha was run" in t.get_text() for t in figure.axes[0].texts)
     some = [
         figures.confusions({"er": np.eye(7, dtype=np.int64), "er+mkd": None}, None, TASKS, "", columns=2),

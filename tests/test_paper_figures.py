@@ -46,7 +46,9 @@ def test_labels_are_the_papers_and_ask_for_so_many_runs() -> None:
     asked = {label: len(cells_of(item, label, "full")) for item in ITEMS for label in item.labels}
     assert asked == FULL
     if LATEX.is_file():
-        assert not [label for label in asked if rf"\label{{{label}}}" not in LATEX.read_text()]
+        text = LATEX.read_text()
+        assert not [label for label in asked if rf"\label{{{label}}}" not in text]
+        assert r"\lambda_\alpha = a*\log_{10}(\alpha) + b$, with $a=9/2$ and $b=29/2$" in text and fig_alpha.LAW == (9 / 2, 29 / 2)
     for item in ITEMS:
         for scale in SCALES:
             for label in item.labels:
@@ -109,7 +111,10 @@ def test_alpha(records: dict[str, Record]) -> None:
     np.testing.assert_allclose(ours, 100 * np.array(heights))
     heat = drawn(item, "fig:lambda_alpha1", records)
     assert said(heat).count(f"{100 * records['er+mkd'].summary['accuracy']:.1f}") == 9
+    assert not [line for line in heat.axes[0].lines if "paper" in str(line.get_label())]
     assert "mean over 2 seeds" in said(heat) and "18 of 18 runs" in said(heat)
+    (full,) = item.render(replace(found(item, "fig:lambda_alpha2", records), scale="full"))
+    assert [line for line in full.figure.axes[0].lines if "paper" in str(line.get_label())]  # pyright: ignore
     few = replace(there := found(item, "fig:lambda_alpha2", records), runs=there.runs[:3])
     assert "no alpha was run with every weight yet" in said(item.render(few)[0].figure)  # pyright: ignore
 

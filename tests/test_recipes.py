@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from onepass.augment import Full
 from onepass.boundaries import NewClass
@@ -21,7 +22,7 @@ from onepass.losses import lambda_for
 from onepass.methods.er import ER
 from onepass.nets import ResNet18
 from onepass.probes import Predictions
-from onepass.recipes import order, recipe
+from onepass.recipes import METHODS, SUFFIXES, on, order, recipe
 from onepass.stream import Blend, Blurry, Clear, Imbalanced, Order, Spec
 from onepass.teachers import EMA
 
@@ -230,3 +231,14 @@ def test_every_data_set_has_a_recipe_that_can_be_recorded() -> None:
         for word in "er", "er+mkd":
             config = recipe(word, data)
             assert Config.from_json(config.to_json()) == config
+
+
+def test_on_cuda_the_published_go_in_the_precision_the_authors_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onepass.config.torch.ones", lambda *_, **__: torch.zeros(()))  # as if the device were there
+    words = [base + more for base in METHODS for more in ("", *(f"+{suffix}" for suffix in SUFFIXES)) if base != "dvc"]
+    half = {word for word in words if recipe(word, CIFAR100, family="published", device="cuda").precision == "fp16"}
+    assert half == {w for w in words if w.startswith(("gsa", "ocm")) or w.endswith("+te") or w in ("er+mkd", "er+kd")}
+    for word in words:
+        assert recipe(word, CIFAR100, device="cuda").precision == "auto"
+        published = recipe(word, CIFAR100, family="published")
+        assert published.precision == "fp32" and on(published, "cuda") == recipe(word, CIFAR100, family="published", device="cuda")

@@ -1,5 +1,7 @@
 """Recorded arrays as figures, a file for each kind."""
 
+from onepass.figures.alpha import Grid as Grid
+from onepass.figures.alpha import Law as Law
 from onepass.figures.alpha import fitted_line as fitted_line
 from onepass.figures.alpha import heat_map as heat_map
 from onepass.figures.alpha import plasticity_and_stability as plasticity_and_stability

@@ -28,13 +28,17 @@ class Law(NamedTuple):
         return rf"$\lambda = {self.slope:.2f}\,\log_{{10}}\alpha {sign} {abs(self.intercept):.2f}$"
 
 
-PAPER = Law(4.5, 14.5)
+class Grid(NamedTuple):
+    """Accuracy in percent for each weight (a row) and each alpha (a column), nan where there is none."""
 
+    alphas: Sequence[float]
+    weights: Sequence[float]
+    accuracy: np.ndarray
 
-def best(alphas: Sequence[float], weights: Sequence[float], accuracy: np.ndarray) -> dict[float, float]:
-    """The weight of the highest accuracy, (weights, alphas), for each alpha that has one for all weights."""
-    columns = zip(alphas, accuracy.T, strict=True)
-    return {alpha: weights[int(column.argmax())] for alpha, column in columns if not np.isnan(column).any()}
+    def best(self) -> dict[float, float]:
+        """The weight of the highest accuracy for each alpha that has one for all weights."""
+        columns = zip(self.alphas, self.accuracy.T, strict=True)
+        return {alpha: self.weights[int(column.argmax())] for alpha, column in columns if not np.isnan(column).any()}
 
 
 def fit(points: Mapping[float, float]) -> Law | None:
@@ -66,8 +70,9 @@ def plasticity_and_stability(
 
 
 @styled
-def heat_map(alphas: Sequence[float], weights: Sequence[float], accuracy: np.ndarray, title: str, note: str = "") -> Figure:
-    """Accuracy in percent, (weights, alphas), nan where there is none; the best weight of each alpha framed, and the fit."""
+def heat_map(grid: Grid, title: str, note: str = "", published: Law | None = None) -> Figure:
+    """Accuracy over alpha and weight; the best weight of each alpha framed, and the line through them."""
+    alphas, weights, accuracy = grid
     figure = Figure(figsize=(5.8, 4.2))
     axes = figure.add_subplot(xlabel=r"$\alpha$", ylabel=r"$\lambda_\alpha$")
     x, y = _scale(axes, "x", alphas), _scale(axes, "y", weights)
@@ -82,36 +87,38 @@ def heat_map(alphas: Sequence[float], weights: Sequence[float], accuracy: np.nda
     for (row, column), value in np.ndenumerate(accuracy):
         if not np.isnan(value):
             ink = INK if value > known.min() + 0.6 * np.ptp(known) else "white"
-            axes.text(alphas[column], weights[row], f"{value:.1f}", ha="center", va="center", size="small", color=ink)
-    points = best(alphas, weights, accuracy)
+            plate = {"boxstyle": "square,pad=0.1", "facecolor": image.to_rgba(value), "edgecolor": "none"}  # lines go behind it
+            at, text = (alphas[column], weights[row]), f"{value:.1f}"
+            axes.text(*at, text, color=ink, bbox=plate, ha="center", va="center", size="small", zorder=4)
+    points = grid.best()
     for alpha, weight in points.items():
         i, j = alphas.index(alpha), weights.index(weight)
         axes.add_patch(Rectangle((x[i], y[j]), x[i + 1] - x[i], y[j + 1] - y[j], fill=False, ec=PALETTE[1], lw=1.8, zorder=3))
-    _laws(axes, np.geomspace(x[0], x[-1], 200), fit(points))
+    _laws(axes, np.geomspace(x[0], x[-1], 200), fit(points), published)
     legend(figure, "outside lower left")
     head(axes, title, note)
     return laid_out(figure)
 
 
 @styled
-def fitted_line(alphas: Sequence[float], weights: Sequence[float], accuracy: np.ndarray, title: str, note: str = "") -> Figure:
-    """The best weight of each alpha, the line through them, and the paper's."""
+def fitted_line(grid: Grid, title: str, note: str = "", published: Law | None = None) -> Figure:
+    """The best weight of each alpha, and the line through them."""
     figure = Figure(figsize=(5.2, 3.4))
     axes = figure.add_subplot(xlabel=r"$\alpha$", ylabel=r"$\lambda_{best}$")
-    x, _ = _scale(axes, "x", alphas), axes.set_ylim(0, 1.08 * max(weights))
-    points = best(alphas, weights, accuracy)
+    x, _ = _scale(axes, "x", grid.alphas), axes.set_ylim(0, 1.08 * max(grid.weights))
+    points = grid.best()
     axes.plot(list(points), list(points.values()), "o", color=PALETTE[1], markersize=6, zorder=3, label="best of the grid")
-    _laws(axes, np.geomspace(x[0], x[-1], 200), fit(points))
-    axes.legend(loc="upper left", frameon=False)
+    _laws(axes, np.geomspace(x[0], x[-1], 200), fit(points), published)
+    axes.legend(loc="best", frameon=False)
     if not points:
         axes.text(0.5, 0.5, "no alpha was run with every weight yet", transform=axes.transAxes, ha="center", color=SOFT)
     head(axes, title, note)
     return laid_out(figure)
 
 
-def _laws(axes: Axes, x: np.ndarray, ours: Law | None) -> None:
+def _laws(axes: Axes, x: np.ndarray, ours: Law | None, published: Law | None) -> None:
     halo = [withStroke(linewidth=2.6, foreground="white", alpha=0.7)]
-    for law, whose, dashes in (ours, "fit", "-"), (PAPER, "paper", "--"):
+    for law, whose, dashes in (ours, "fit", "-"), (published, "paper", "--"):
         if law is not None:
             y = law.slope * np.log10(x) + law.intercept
             axes.plot(x, y, dashes, color=INK, lw=1.2, label=f"{whose}: {law}", path_effects=halo)

@@ -67,6 +67,9 @@ def laid_out(figure: Figure) -> Figure:
     """Decide now where everything goes; matplotlib would do it anew, a little differently, with each drawing."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+    for axes in figure.axes:
+        for note in axes.texts:
+            note.set_in_layout(True)  # for the edges of the page
     return figure
 
 
@@ -74,7 +77,8 @@ def head(axes: Axes, text: str, note: str) -> None:
     """A title, and between it and the axes what the reader has to know."""
     lines = note.count("\n") + 1 if note else 0
     axes.set_title(text, weight="bold", size="large", pad=6 + 14 * lines if note else None)
-    axes.annotate(note, (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", color=SOFT)
+    said = axes.annotate(note, (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", color=SOFT)
+    said.set_in_layout(False)  # the title has made room above, and to the right a long one need not
 
 
 def over_all(figure: Figure, text: str, note: str) -> None:

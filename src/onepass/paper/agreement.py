@@ -1,6 +1,7 @@
 """Whether two means agree, by Welch's test, and how far apart paired runs are, with the interval of Student's t."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,11 +61,17 @@ def _above(t: float, freedom: float) -> float:
 
 def _area(angle: float, freedom: float) -> float:
     """The integral of cos(a) ** (freedom - 1) from an angle to a right one, whose end may be steep: u ** 4 has nodes there."""
-    nodes, weights = np.polynomial.legendre.leggauss(120)
+    nodes, weights = _gauss()
     u, width = (nodes + 1) / 2, np.pi / 2 - angle
     return float((weights / 2 * width * 4 * u**3 * np.sin(width * u**4) ** (freedom - 1)).sum())
 
 
+@cache
+def _gauss() -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(120)
+
+
+@cache
 def _quantile(p: float, freedom: float) -> float:
     """The t below which a share p of Student's distribution lies, for p > 1/2: by halving an interval that holds it."""
     low, high = 0.0, 1.0

@@ -101,6 +101,8 @@ def left(root: Path, config: Config) -> float:
     """The share of a run that is still to be done: one that was stopped goes on from about where its log ends."""
     try:
         path = root / config.folder
+        if (path / "done.json").is_file():  # it was not asked all that is asked now, and is done again
+            return 1.0
         last = json.loads((path / "timing.jsonl").read_text().splitlines()[-1])
         return max(0.0, 1 - last["samples"] / json.loads((path / "stream.json").read_text())["length"])
     except (OSError, ValueError, LookupError, TypeError):

@@ -26,7 +26,8 @@ from onepass.recipes import Family
 from onepass.teachers import EMA
 
 ALPHAS, LAMBDAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3), (0.5, 1.0, 2.0, 4.0, 5.5, 8.0, 12.0, 16.0)
-FEW = (0.03, 0.1, 0.3), (2.0, 5.5, 12.0)  # digits: in 144 updates a slower teacher does not get away from its start
+LAW = (4.5, 14.5)  # the paper's slope and intercept, 9/2 and 29/2
+FEW = (0.03, 0.1, 0.3), (0.5, 2.0, 8.0)  # digits: in 144 updates a slower teacher does not get away from its start
 
 
 def cells(scale: Scale, family: Family) -> list[Cell]:
@@ -65,11 +66,13 @@ def render(found: Found) -> list[Drawing]:
         measured = {name: [[100 * of(m) for m in group] for group in matrices] for name, of in MEASURES.items()}
         note = f"lambda: of the grid, the nearest to the law's; {said}"
         return [Drawing("fig_plasticity_stability_alpha", figures.plasticity_and_stability(alphas, measured, title, note))]
-    grid = np.array([[_accuracy(found, alpha, weight) for alpha in alphas] for weight in weights])
+    accuracy = np.array([[_accuracy(found, alpha, weight) for alpha in alphas] for weight in weights])
+    grid = figures.Grid(alphas, weights, accuracy)
+    published = figures.Law(*LAW) if found.scale == "full" else None
     if found.label == "fig:lambda_alpha1":
         note = f"framed: the best lambda of an alpha that was run with all; {said}"
-        return [Drawing("fig_lambda_alpha1", figures.heat_map(alphas, weights, grid, title, note))]
-    return [Drawing("fig_lambda_alpha2", figures.fitted_line(alphas, weights, grid, title, said))]
+        return [Drawing("fig_lambda_alpha1", figures.heat_map(grid, title, note, published))]
+    return [Drawing("fig_lambda_alpha2", figures.fitted_line(grid, title, said, published))]
 
 
 def _accuracy(found: Found, alpha: float, weight: float) -> float:

@@ -38,10 +38,8 @@ def render(found: Found) -> list[Drawing]:
 
 def _machine(record: Record) -> str:
     """What times have to have in common; a run that was resumed elsewhere has nothing in common with any."""
-    places = {
-        f"{env['device']}, {env['precision']}, {env['threads']} threads" for env in (record.env, *record.env.get("resumed", ()))
-    }
-    return " and ".join(sorted(places))
+    parts = (record.env, *record.env.get("resumed", ()))
+    return " and ".join(sorted({f"{env['device']}, {env['precision']}, threads {env['threads']}" for env in parts}))
 
 
 ITEM = Item("fig_time", {"fig:time_consumption": {}}, "training time of every method and teacher", cells, render)

@@ -104,11 +104,11 @@ def configured(
     """A recipe at a scale, asked for its predictions and whatever else."""
     config = recipe(word, data, memory=memory, stream=stream, tasks=tasks, family=family, seed=seed)
     config = replace(config, probes=(Predictions(), *probes))
-    if scale == "small":
-        return replace(config, net=ResNet18(width=20))
-    if scale == "smoke":
-        return replace(config, net=ResNet18(width=8), batch_size=10, replay_size=20, precision="fp32")
-    return config
+    if scale == "full":
+        return config
+    assert isinstance(config.net, ResNet18)
+    narrow = replace(config, net=replace(config.net, width=20 if scale == "small" else 8))
+    return replace(narrow, batch_size=10, replay_size=20, precision="fp32") if scale == "smoke" else narrow
 
 
 def renamed(config: Config, more: str) -> Config:

@@ -213,33 +213,25 @@ def _tex(text: str) -> str:
 def _csv(table: Table) -> str:
     """Every number in a column of its own, unrounded."""
     keys = list(dict.fromkeys(key for block in table.blocks for key in block.keys))
-    kinds = [
-        next((type(line[i]) for block in table.blocks for line in block.lines if line[i] is not None), str)
-        for i in range(len(table.columns))
-    ]
-    heading = list(keys)
-    for name, kind in zip(table.columns, kinds, strict=True):
-        heading += [name + part for part in _parts(kind)]
+    heading = [*keys, *(name + part for name in table.columns for part in PARTS.get(name, ("",)))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heading)
     for block in table.blocks:
         for line in block.lines:
             row: list[object] = [block.keys.get(key, "") for key in keys]
-            for value, kind in zip(line, kinds, strict=True):
-                row += _spread(value, kind)
+            for name, value in zip(table.columns, line, strict=True):
+                row += _spread(value, len(PARTS.get(name, ("",))))
             writer.writerow(row)
     return out.getvalue().rstrip("\n")
 
 
-def _parts(kind: type) -> tuple[str, ...]:
-    """What the columns of a value are called beyond its name."""
-    return ("", " std") if kind is Sample else ("", " low", " high", " n") if kind is Interval else ("",)
+PARTS = {"ours": ("", " std"), "published": ("", " std"), "paired difference": ("", " low", " high", " n")}
+"""What a column becomes in CSV, where it is more than one."""
 
 
-def _spread(value: Value, kind: type) -> list[object]:
-    width = len(_parts(kind))
+def _spread(value: Value, width: int) -> list[object]:
     if value is None:
         return [""] * width
-    parts: tuple[object, ...] = tuple(value)[: 1 if isinstance(value, Number) else width] if isinstance(value, tuple) else (value,)
+    parts: tuple[object, ...] = tuple(value)[:width] if isinstance(value, tuple) else (value,)
     return ["" if part != part else part for part in parts]
