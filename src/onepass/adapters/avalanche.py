@@ -18,8 +18,8 @@ class MKDPlugin:
     What the strategy's model gives for the stream and for what is replayed is distilled from a teacher that sees the same.  The
     teacher follows after each update, and grows with a model whose classifier grows.
 
-    cross_entropy   is added, of what the student gives for the view that the teacher sees: as MKD has it beside every method whose
-                    own loss is another, and to be turned off beside plain replay.
+    cross_entropy   is added, of what the student gives for the view that the teacher sees, as MKD has it beside every method whose
+                    own loss is another.
     augment         None, or from a tensor of images to another view of them: the student sees both, the teacher this one
                     (Algorithm 1).
     logits          takes the logits from what the model gives, if it gives more.
