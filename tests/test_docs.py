@@ -268,7 +268,7 @@ def test_each_kind_of_block_can_fail(name: str, folder: Path, module: ModuleType
 def test_what_is_right_does_not_fail(folder: Path, module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     right = {
         "python": "# mine.py\nfrom onepass import EMA\nteacher = EMA(alpha=0.5).follow(model)",
-        "bash": "ONEPASS_DATA=/data .venv/bin/onepass run er+mkd --data cifar100 \\\n  --memory 5000  # and so on\nmake test ARGS=-x",
+        "bash": "ONEPASS_DATA=/data .venv/bin/onepass run er+mkd --data cifar100 \\\n  --memory 5000  # more\nmake test ARGS=-x",
         "json": '{"optim.lr": 0.001}',
         "text": "sbatch job.sh",
     }

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from onepass.errors import Refused
 from onepass.nets import (
     PRECISIONS,
+    Across,
     Block,
     Cosine,
     Custom,
@@ -564,3 +565,18 @@ def test_double_precision_is_the_networks_own() -> None:
     layer = nn.Linear(4, 3).double()
     with low_precision("fp64", CPU):
         assert layer(torch.ones(2, 4, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("inside", [4, 8, 12, 16, 20])
+def test_a_shortcut_of_few_channels_has_the_right_gradient_in_channels_last(inside: int, stride: int) -> None:
+    """Where oneDNN's own, of a strided convolution of one pixel and of fewer than 16 channels, writes past its buffer."""
+    torch.manual_seed(0)
+    conv = Across(inside, 2 * inside, 1, stride, bias=False)
+    x = torch.randn(3, inside, 64, 64)
+    slow = torch.einsum("oc,nchw->nohw", conv.weight[:, :, 0, 0].double(), x[:, :, ::stride, ::stride].double())
+    expected = torch.autograd.grad(slow.square().mean(), conv.weight)[0]
+    conv = conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    out = conv(x.to(memory_format=torch.channels_last))
+    assert torch.allclose(out, slow.float(), atol=1e-5) and out.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(torch.autograd.grad(out.square().mean(), conv.weight)[0], expected, atol=1e-6)

@@ -28,16 +28,17 @@ def folders(root: Path) -> list[str]:
 
 
 def images_in(root: Path) -> Found:
-    """Every image below a folder, by its suffix.  Links are followed, but none in a circle; hidden files are none."""
+    """Every image below a folder, by its suffix.  Links are followed, but not in circles or upwards; hidden files are none."""
     digest = blake2b(digest_size=16)
     paths: list[str] = []
-    known, met = suffixes(), set[tuple[int, int]]()
+    known = suffixes()
+    met = {_identity(parent) for parent in root.resolve().parents}
 
     def walk(folder: str) -> None:
-        here = os.stat(folder)
-        if (here.st_dev, here.st_ino) in met:
+        here = _identity(folder)
+        if here in met:
             return
-        met.add((here.st_dev, here.st_ino))
+        met.add(here)
         with os.scandir(folder) as opened:
             entries = sorted(opened, key=lambda e: e.name)
         for entry in entries:
@@ -56,6 +57,11 @@ def images_in(root: Path) -> Found:
     except OSError as error:
         raise Refused(f"`{error.filename or root}` cannot be read ({error.strerror}).") from error
     return Found(tuple(paths), digest.hexdigest())
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    stat = os.stat(folder)
+    return stat.st_dev, stat.st_ino
 
 
 def called(folder: str) -> str:
