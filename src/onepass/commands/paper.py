@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onepass.commands import add_engine
 from onepass.errors import Refused, unknown
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from onepass.commands import Commands
     from onepass.config import Config
+    from onepass.engine import Engine
     from onepass.paper.ask import Part
     from onepass.paper.found import Found
 
@@ -42,13 +44,14 @@ def add(commands: "Commands") -> None:
     paper.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (default: runs)")
     paper.add_argument("--out", type=Path, metavar="DIR", help="write tables here, as .md, .tex and .csv, and figures")
     paper.add_argument("--format", default="terminal", metavar="NAME", help=f"of printed tables: {', '.join(FORMATS)}")
-    paper.add_argument("--workers", type=int, metavar="N", help="runs side by side (default: one for each core)")
+    add_engine(paper)
     paper.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cpu)")
     paper.add_argument("--data-dir", type=Path, metavar="DIR", help="where data lies (default: $ONEPASS_DATA, the user's cache)")
     paper.set_defaults(do=do)
 
 
 def do(known: argparse.Namespace) -> int:
+    from onepass.cluster import engine
     from onepass.paper.ask import asked_of_all, look, parsed, parts, wanting
     from onepass.paper.item import FAMILIES, SCALES
 
@@ -59,8 +62,7 @@ def do(known: argparse.Namespace) -> int:
     ):
         if value not in there:
             raise unknown(name, value, there)
-    if known.workers is not None and known.workers < 1:
-        raise Refused(f"`--workers {known.workers}` would run nothing; take at least 1.")
+    where = engine(known.engine, workers=known.workers, address=known.address, store=known.store)
     listed = known.what == ["list"]
     asked = parts(["all"] if listed else known.what, parsed(known.where), known.scale, known.recipe)
     found = look(asked, known.runs, known.scale, known.recipe, known.data_dir)
@@ -71,7 +73,7 @@ def do(known: argparse.Namespace) -> int:
     if known.run:
         configs = wanting(found, known.scale, known.device)
         if configs:
-            code = _run(asked_of_all(configs, known.scale, known.recipe), known)
+            code = _run(asked_of_all(configs, known.scale, known.recipe), where, known)
             found = look(asked, known.runs, known.scale, known.recipe, known.data_dir)
         else:
             print("onepass: every run is there.", file=sys.stderr)
@@ -80,29 +82,31 @@ def do(known: argparse.Namespace) -> int:
     return code
 
 
-def _run(configs: "Sequence[Config]", known: argparse.Namespace) -> int:
+def _run(configs: "list[Config]", where: "Engine", known: argparse.Namespace) -> int:
     """Say what it will cost, then do it."""
+    from onepass.commands.run import gather
     from onepass.paper.cost import Pace, wall
     from onepass.pool import sweep
     from onepass.terminal import Live, duration, ended
 
+    gather(configs, known)
     pace, workers = Pace(), _workers(len(configs), known)
     pace.measure(configs, 10.0, workers)
-    seconds = wall(configs, pace, workers, known.runs)
+    seconds, alone = wall(configs, pace, workers, known.runs), "" if known.engine == "local" else " alone"
     print(
-        f"onepass: {len(configs)} runs are wanting: about {duration(seconds or 0)} on this machine, {workers} side by side, by a "
-        "measurement of ten seconds.",
+        f"onepass: {len(configs)} runs are wanting: about {duration(seconds or 0)} on this machine{alone}, {workers} side by side, "
+        "by a measurement of ten seconds.",
         file=sys.stderr,
         flush=True,
     )
     with Live(configs) as live:
-        outcomes = sweep(configs, known.runs, workers=known.workers, data_dir=known.data_dir, tell=live.tell)
+        outcomes = sweep(configs, known.runs, data_dir=known.data_dir, tell=live.tell, engine=where)
     return ended(outcomes)
 
 
 def _workers(runs: int, known: argparse.Namespace) -> int:
-    """How many runs go side by side, as `pool.sweep` has it."""
-    from onepass.pool import available_cores
+    """How many runs go side by side, as `pool.Processes` has it."""
+    from onepass.data.cache import available_cores
 
     return min(known.workers or (available_cores() if known.device == "cpu" else 1), max(runs, 1))
 

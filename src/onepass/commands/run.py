@@ -85,14 +85,14 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
         print(explain([(plan.config, plan.sources) for plan in plans], known.runs))
         return 0
     configs = [plan.config for plan in plans]
-    _gather(configs, known)
+    gather(configs, known)
     where = engine(known.engine, workers=known.workers, address=known.address, store=known.store)
     with Live(configs) as live:
         outcomes = sweep(configs, known.runs, data_dir=known.data_dir, tell=live.tell, engine=where)
     return results(configs, outcomes, known.runs)
 
 
-def _gather(configs: list["Config"], known: argparse.Namespace) -> None:
+def gather(configs: list["Config"], known: argparse.Namespace) -> None:
     """Decode what the runs need, once and before they begin, and say what is left out of it."""
     from onepass.record import Recorder
 

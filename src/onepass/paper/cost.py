@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from onepass.config import Config, to_json
+from onepass.data.cache import available_cores
 from onepass.distill import MKD, SDP, Warm
 from onepass.held_out import FirstTasks
 from onepass.loop import threads_of_torch
@@ -24,7 +25,6 @@ from onepass.methods.gsa import GSA
 from onepass.methods.ocm import OCM
 from onepass.methods.pcr import PCR
 from onepass.nets import resolve_precision
-from onepass.pool import available_cores
 from onepass.record import processor, write_json
 from onepass.stream import Clear
 from onepass.teachers import Frozen
@@ -178,7 +178,7 @@ def wall(configs: Sequence[Config], pace: Pace, workers: int, root: Path) -> flo
 
 
 def _threads(workers: int) -> int:
-    """Of each run, as `pool.sweep` shares them out; one run alone has what torch takes."""
+    """Of each run, as `pool.Processes` shares them out; one run alone has what torch takes."""
     return max(1, available_cores() // workers) if workers > 1 else torch.get_num_threads()
 
 

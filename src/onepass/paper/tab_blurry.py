@@ -21,7 +21,7 @@ def cells(scale: Scale, family: Family) -> list[Cell]:
 
 def render(found: Found) -> Table:
     title = "Final average accuracy (%), blurry tasks"
-    return compared("tab_blurry", title, found, by_setting(found, BLURRY), notes=(DISAGREEMENTS["blurry"],))
+    return compared("tab_blurry", title, found, by_setting(found, BLURRY), disagreement=DISAGREEMENTS["blurry"])
 
 
 ITEM = Item("tab_blurry", {"tab:blurry_all": {}}, "accuracy on blurry tasks, of every method and teacher but GSA", cells, render)

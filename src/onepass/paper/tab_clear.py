@@ -20,7 +20,7 @@ def cells(scale: Scale, family: Family) -> list[Cell]:
 
 def render(found: Found) -> Table:
     title = "Final average accuracy (%), clear tasks"
-    return compared("tab_clear", title, found, by_setting(found, CLEAR), notes=(DISAGREEMENTS["clear"],))
+    return compared("tab_clear", title, found, by_setting(found, CLEAR), disagreement=DISAGREEMENTS["clear"])
 
 
 ITEM = Item("tab_clear", {"tab:clear_setting_all": {}}, "accuracy on clear tasks, of every method and teacher", cells, render)

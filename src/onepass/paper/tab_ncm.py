@@ -41,7 +41,7 @@ def render(found: Found) -> Table:
         lines = [Line("logits", where, logits), Line("nearest mean", where, means, "logits", nearest_mean)]
         blocks.append(({"method": word}, lines))
     title = "Final average accuracy (%) by logits and by the nearest class mean of what is remembered"
-    return compared(found.label.replace(":", "_"), title, found, blocks, first="by", notes=(DISAGREEMENTS["ncm"],))
+    return compared(found.label.replace(":", "_"), title, found, blocks, first="by", disagreement=DISAGREEMENTS["ncm"])
 
 
 ITEM = Item(

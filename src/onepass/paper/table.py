@@ -109,8 +109,12 @@ def compared(
     first: str = "method",
     more: Sequence[str] = (),
     notes: Sequence[str] = (),
+    disagreement: str = "",
 ) -> Table:
-    """Ours, beside what was published if the scale is the paper's; `more` are columns of the item's own, from `Line.more`."""
+    """Ours, beside what was published if the scale is the paper's; `more` are columns of the item's own, from `Line.more`.
+
+    `disagreement` is what the paper says elsewhere of the same numbers.
+    """
     pairs = any(line.against for _, lines in blocks for line in lines)
     published = found.scale == "full" and any(line.published for _, lines in blocks for line in lines)
     columns = [first, *more, "n", "ours"]
@@ -120,6 +124,7 @@ def compared(
     said = [
         f"scale {found.scale}, recipe {found.family}; ours: mean and standard deviation over n seeds",
         *([f"agrees: Welch's test at {100 * LEVEL:.0f} %, p is its chance; blank where n or a deviation is wanting"] * published),
+        *([disagreement] * bool(published and disagreement)),
         *([f"paired difference: mean over the seeds both have, with its {100 - 100 * LEVEL:.0f} % interval"] * pairs),
     ]
     return Table(stem, title, columns, written, [*said, *notes, *found.notes])
