@@ -8,6 +8,7 @@ from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from onepass.figures.style import blank, laid_out, over_all, styled
 
@@ -57,7 +58,12 @@ def embeddings(
         for c, (x, y) in _middles(cloud).items():
             plate = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.7}
             axes.text(x, y, names[c] if few else f"{c}", ha="center", va="center", size=7 if few else 5, bbox=plate)
-    if not few:
+    if few:
+        dots = [
+            Line2D([], [], marker="o", linestyle="", markersize=4, color=c, label=n) for c, n in zip(colors, names, strict=True)
+        ]
+        figure.legend(handles=dots, loc="outside right upper", frameon=False, handletextpad=0.2)
+    else:
         of = ScalarMappable(Normalize(0, len(names)), ListedColormap(list(colors)))
         figure.colorbar(of, ax=figure.axes, label="class, in training order", aspect=40, shrink=0.8)
     return laid_out(figure)

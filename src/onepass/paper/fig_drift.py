@@ -6,7 +6,7 @@ The probe `Drift` looks at up to 1,000 images before and after one update in fif
 
     onepass paper fig:feature_drift --run
 
-Smoke: digits, 12 runs, `tab_clear`'s, one update in two.
+Smoke: digits, 12 runs, `tab_clear`'s, one update in four.
 """
 
 from onepass.paper.found import Found
@@ -18,7 +18,7 @@ BASES = ("er", "derpp", "dvc", "er-ace", "gsa", "ocm")
 
 
 def cells(scale: Scale, family: Family) -> list[Cell]:
-    probe = Probe(every=2) if scale == "smoke" else Probe()
+    probe = Probe(every=4) if scale == "smoke" else Probe()
     words = [base + more for base in BASES for more in ("", "+mkd")]
     return grid(words, {"cifar100": (5000,)}, scale, family, probes=(probe,), only=(0,))
 
