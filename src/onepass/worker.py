@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -48,6 +49,7 @@ def trained(i: int, tree: dict[str, Any], identity: str, place: Place, threads: 
                 f"config names: there this is run {config.identity}, here {identity}. Install the same on both."
             )
         torch.set_num_threads(threads)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # by which Ray cancels; a cluster begun by a script ignores it
         if share:
             torch.cuda.set_per_process_memory_fraction(share)
         # Not waited for: Ray would lend a waiting task's cores to another.
