@@ -48,8 +48,8 @@ def main() -> int:
     text = "\n".join(
         [
             "- command: `python bench/online.py --write`",
-            f"- commit {commit.stdout.strip()}; {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; torch {torch.__version__}, one thread, "
-            f"{platform.machine()}, fp32; er+mkd, memory 200, 10 replayed",
+            f"- commit {commit.stdout.strip()}; {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; torch {torch.__version__}, "
+            f"one thread, {platform.machine()}, fp32; er+mkd, memory 200, 10 replayed",
             "",
             f"|  | calls 1 to {PART:,} | calls {arguments.calls - PART + 1:,} to {arguments.calls:,} | last / first | goal |",
             "|---|--:|--:|--:|--:|",
