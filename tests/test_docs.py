@@ -132,6 +132,9 @@ def onepass_(block: Block, words: list[str], really: bool, folder: Path, capsys:
     run = words[:1] == ["run"]
     if run and not really and "--help" not in words:
         words += ["--explain"]
+        for word in re.findall(r"--device (\S+)", " ".join(words)):  # a page may name one that is not on this machine
+            check(block, re.fullmatch(r"cpu|cuda(:\d+)?", word), f"there is no device `{word}`")
+            words[words.index("--device") + 1] = "cpu"
     capsys.readouterr()
     try:
         if really or run:
@@ -236,6 +239,7 @@ BROKEN = {
     "python without an import": ("python", "EMA(alpha=0.5)"),
     "a field there is not": ("bash", "onepass run er+mkd --optim.rate 3"),
     "a method there is not": ("bash", "onepass run er+mdk"),
+    "a device there is not": ("bash", "onepass run er+mkd --device gpu"),
     "a command there is not": ("bash", "onepass rnus"),
     "a flag of another command": ("bash", "onepass runs --top 3"),
     "a run of what is not there": ("bash run", "onepass predict runs/nothing photos"),
