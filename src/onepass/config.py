@@ -394,11 +394,12 @@ def changes(before: Config, after: Config) -> dict[str, str] | None:
     texts: dict[str, str] = {}
     try:
         there = {path: value for path, _, _, value in leaves(before)}
-        for path, _, _, value in leaves(after):
+        for path, hint, _, value in leaves(after):
             if is_dataclass(value) and not isinstance(value, type):
                 if type(there.get(path)) is not type(value):
                     heads[path] = name_of(type(value))
-                    there = {path: value for path, _, _, value in leaves(with_fields(before, heads)[0])}
+                    made = build(hint, heads[path], path)
+                    there |= {f"{path}.{inner}": v for inner, _, _, v in leaves(made)}
             elif there[path] != value:
                 texts[path] = text_of(value)
         return heads | texts if with_fields(before, heads | texts)[0] == after else None

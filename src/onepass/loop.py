@@ -93,11 +93,12 @@ def run(
                         accuracy, measured = float(along[-1]), int(times[-1])
                 recorder.seconds["train"] += learnt - looked
                 recorder.seconds["probe"] += time.perf_counter() - learnt + looked - began
-                if moment.task_end or recorder.save_due or stop.is_set():
+                stopping = stop.is_set()
+                if moment.task_end or recorder.save_due or stopping:
                     recorder.save(learner)
                 if tell is not None:  # after the checkpoint: who hears it may not want the rest
                     tell(Progress(after, len(stream), recorder.seconds["train"], accuracy, measured))
-                if stop.is_set():
+                if stopping:
                     raise Interrupted(f"stopped after {after} of {len(stream)} images; saved in {recorder.path}")
             return recorder.finish(learner)
         except OSError as error:

@@ -126,9 +126,7 @@ def search(
 
     `begun` hears of each trial and its point when it begins, `tell` of its progress and its end.
     """
-    optuna, root = _optuna(), Path(root)
-    stream = prepare(plan.base, data_dir)[0]
-    plan.base.learner(stream.spec, sharp=stream.sharp)  # what is wrong with it is said before anything is written
+    optuna, root, length = _optuna(), Path(root), check(plan, data_dir)
     folder = root / plan.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +135,7 @@ def search(
         raise Refused(f"`{folder}` cannot be written ({error.strerror}); give another folder with `--runs`.") from error
     with locked(folder / "lock", lambda: _busy(folder)):
         write_json(folder / "search.json", plan.to_json())
-        study = _study(optuna, folder, quarter=max(1, len(stream) // 4))
+        study = _study(optuna, folder, quarter=-(-length // 4))
         state = _State(plan, optuna, study, root, begun or (lambda n, point: None), tell or (lambda n, event: None))
         stopped = False
         if state.left:
@@ -148,6 +146,14 @@ def search(
             if state.error is not None:
                 raise state.error
         return Findings(state.trials, _importance(optuna, study, plan.base.seed), stopped or state.over)
+
+
+def check(plan: Search, data_dir: Path | None = None) -> int:
+    """The images that each trial sees; what is wrong with them all is said here, before anything is written."""
+    _optuna()
+    stream = prepare(plan.base, data_dir)[0]
+    plan.base.learner(stream.spec, sharp=stream.sharp)
+    return len(stream)
 
 
 def _optuna() -> Any:

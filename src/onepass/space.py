@@ -57,7 +57,10 @@ class Fields:
     def asks(self, name: str, point: Point) -> bool:
         heads = {path: value for path, value in point.items() if name.startswith(f"{path}.")}
         values = self.dimensions[name]
-        return not with_fields(self.base, heads | {name: values.low if isinstance(values, Range) else values[0]})[1]
+        try:
+            return not with_fields(self.base, heads | {name: values.low if isinstance(values, Range) else values[0]})[1]
+        except Refused:  # it is there, and this value of it does not go with what is beside it
+            return True
 
     def at(self, point: Point) -> Config:
         return with_fields(self.base, point)[0]
@@ -96,30 +99,23 @@ def fields(base: Config, words: list[str]) -> Fields:
         texts[path.replace("-", "_")] = text
     dimensions: dict[str, Dimension] = {}
     for path in sorted(texts, key=lambda path: path.count(".")):  # what an object is, before what is in it
-        heads = [
-            {},
-            *({head: v} for head, vs in dimensions.items() if path.startswith(f"{head}.") and isinstance(vs, tuple) for v in vs),
-        ]
-        bases = [with_fields(base, head)[0] for head in heads]
+        heads = [{head: v} for head, vs in dimensions.items() if path.startswith(f"{head}.") and isinstance(vs, tuple) for v in vs]
+        bases = [with_fields(base, head)[0] for head in [dict[str, Value](), *heads]]
         hint = next((hint for config in bases for name, hint, _, _ in leaves(config) if name == path), None)
         if hint is None:
             raise unknown("field", path, {name for config in bases for name, _, _, _ in leaves(config)})
-        dimensions[path] = _dimension(path, hint, texts[path], [c for c in bases if any(n == path for n, _, _, _ in leaves(c))])
+        dimensions[path] = values = _values(path, hint, texts[path])
+        beside = [other for other in texts if other != path and other.rpartition(".")[0] == path.rpartition(".")[0] != ""]
+        for value in (values.low, values.high) if isinstance(values, Range) else values:
+            build(hint, value, path)
+            for config in bases if not beside else ():  # several of one object have to go together, and that is seen at each point
+                with_fields(config, {path: value})
     return Fields(base, dimensions)
 
 
-def _dimension(path: str, hint: Any, text: str, bases: list[Config]) -> Dimension:
-    """The values of one field, each of which the configs that have it take."""
+def _values(path: str, hint: Any, text: str) -> Dimension:
     kind, *numbers = text.split(":")
-    values: Dimension
-    if kind in ("log", "lin") and numbers:
-        values = _range(path, _number(hint), text)
-    else:
-        values = tuple(dict.fromkeys(text.split(",")))
-    for value in (values.low, values.high) if isinstance(values, Range) else values:
-        for config in bases:
-            with_fields(config, {path: value})
-    return values
+    return _range(path, _number(hint), text) if kind in ("log", "lin") and numbers else tuple(dict.fromkeys(text.split(",")))
 
 
 def _number(hint: Any) -> type | None:

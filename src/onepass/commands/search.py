@@ -147,7 +147,7 @@ def _many(trials: int) -> str:
 def _searched(plan: "Search", word: str | None, rest: list[str], ours: argparse.Namespace) -> int:
     from onepass.cluster import engine
     from onepass.commands.run import gather
-    from onepass.search import search
+    from onepass.search import check, search
     from onepass.terminal import Live
 
     configs: list[Any] = []
@@ -168,6 +168,7 @@ def _searched(plan: "Search", word: str | None, rest: list[str], ours: argparse.
 
     where = engine(ours.engine, workers=ours.workers, address=ours.address, store=ours.store)
     gather([plan.base], ours)
+    check(plan, ours.data_dir)
     with Trials(configs) as live:
         found = search(plan, ours.runs, engine=where, data_dir=ours.data_dir, begun=begun, tell=live.tell)
     if found.stopped:

@@ -68,9 +68,9 @@ def _set(config: Config, point: Mapping[str, float | str], family: Family) -> Co
         method = replace(method, rate=lr)
     if isinstance(method, DERpp):
         method = replace(method, alpha=float(point["alpha"]), beta=float(point["beta"]))
-    if isinstance(teacher, HypoExponential):
+    if isinstance(teacher, HypoExponential) and "mu" in point:
         teacher = replace(teacher, mu=float(point["mu"]), c2=float(point["c2"]))
-    if isinstance(teacher, EMA):
+    if isinstance(teacher, EMA) and "alpha" in point and not isinstance(method, DERpp):
         teacher = replace(teacher, alpha=float(point["alpha"]))
     return replace(config, method=method, teacher=teacher, optim=optim, augment=augment)
 
