@@ -15,7 +15,7 @@ RINGS = """
     seeds augment stream arrivals data held_out boundaries memory nets
     step method methods distill graph learner
     contract probes metrics config recipes record loop
-    engine pool needs store place worker cluster search
+    engine pool needs store place worker cluster space search
     figures predict terminal doctor report paper
     given checkup export online adapters commands cli
 """.split()

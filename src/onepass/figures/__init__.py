@@ -12,6 +12,7 @@ from onepass.figures.curves import along_the_stream as along_the_stream
 from onepass.figures.curves import drifts as drifts
 from onepass.figures.embedding import embeddings as embeddings
 from onepass.figures.embedding import tsne as tsne
+from onepass.figures.importance import importance as importance
 from onepass.figures.presence import presence as presence
 from onepass.figures.samples import samples as samples
 from onepass.figures.style import save as save
