@@ -32,7 +32,7 @@ from onepass.paper import ITEMS, tab_clear, tab_hp, tab_ncm, tab_recipes, tab_te
 from onepass.paper.agreement import Sample, welch
 from onepass.paper.ask import asked_of_all, look, parsed, parts, wanting
 from onepass.paper.found import Found, Shelf, find
-from onepass.paper.item import FAMILIES, SCALES, Cell, Item, Scale, grid
+from onepass.paper.item import FAMILIES, SCALES, Cell, Item, Label, Scale, grid
 from onepass.paper.published import CLEAR
 from onepass.paper.table import Block, Number, Table, by_setting, compared
 from onepass.probes import NCM, Drift, Predictions
@@ -450,7 +450,7 @@ def tiny(probes: Any = ()) -> Item:
     def render(found: Found) -> Table:
         return compared("tab_tiny", "Tiny", found, by_setting(found, {}))
 
-    return Item("tab_tiny", {"tab:tiny": {}}, "a small one", cells, render)
+    return Item("tab_tiny", {"tab:tiny": Label("a small one")}, cells, render)
 
 
 @pytest.fixture
@@ -514,7 +514,8 @@ def test_stopped_twice_it_ends_the_same(bench: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_run_is_asked_at_once_for_all_that_any_item_wants(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = {"tab_tiny": tiny(), "tab_more": replace(tiny((NCM(), Drift(every=7))), name="tab_more", labels={"tab:more": {}})}
+    more = replace(tiny((NCM(), Drift(every=7))), name="tab_more", labels={"tab:more": Label("more")})
+    both = {"tab_tiny": tiny(), "tab_more": more}
     monkeypatch.setattr(onepass.paper.ask, "ITEMS", both)
     (part,) = look(parts(["tab_tiny"], {}, "smoke", "default"), bench, "smoke", "default")
     configs = asked_of_all(wanting([part], "smoke", "cpu"), "smoke", "default")

@@ -39,7 +39,7 @@ FULL = {  # runs at `full`, by label
 
 
 def cells_of(item: Item, label: str, scale: Scale) -> tuple[Cell, ...]:
-    return tuple(chosen(item.cells(scale, "default"), item.labels[label]))
+    return tuple(chosen(item.cells(scale, "default"), item.labels[label].where))
 
 
 def test_labels_are_the_papers_and_ask_for_so_many_runs() -> None:

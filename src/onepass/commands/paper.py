@@ -128,7 +128,7 @@ def _listing(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.
     for part, there, configs in zip(asked, found, missing, strict=True):
         seconds = wall(configs, pace, workers, known.runs)
         runs = str(len(part.cells)), str(len(there.runs))
-        rows.append([part.item.name, part.label, part.item.shows, *runs, "" if seconds is None else duration(seconds)])
+        rows.append([part.item.name, part.label, part.shows, *runs, "" if seconds is None else duration(seconds)])
     needed, there = (len({cell.config.folder for cell in cells}) for cells in (
         [cell for part in asked for cell in part.cells],
         [run.cell for part in found for run in part.runs],

@@ -21,7 +21,7 @@ from onepass.config import Config
 from onepass.distill import MKD
 from onepass.losses import lambda_for
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale, configured, renamed, seeds, settings, values
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale, configured, renamed, seeds, settings, values
 from onepass.recipes import Family
 from onepass.teachers import EMA
 
@@ -89,8 +89,11 @@ MEASURES = {"accuracy": _final, "plasticity": metrics.plasticity, "stability": m
 
 ITEM = Item(
     "fig_alpha",
-    {"fig:plasticity_stability_alpha": {"law": ("yes",)}, "fig:lambda_alpha1": {}, "fig:lambda_alpha2": {}},
-    "plasticity and stability over alpha; the grid of alpha and lambda, and the line through its best",
+    {
+        "fig:plasticity_stability_alpha": Label("the teacher's plasticity and stability, over its rate alpha", {"law": ("yes",)}),
+        "fig:lambda_alpha1": Label("accuracy of er+mkd over alpha and the weight lambda of distillation"),
+        "fig:lambda_alpha2": Label("the best lambda for each alpha, and the line through them"),
+    },
     cells,
     render,
 )

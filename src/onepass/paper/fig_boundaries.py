@@ -12,7 +12,7 @@ from onepass.data import source
 from onepass.errors import Refused
 from onepass.loop import prepare
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale
 from onepass.recipes import Family, Setting, recipe
 from onepass.stream import Pass
 
@@ -43,4 +43,9 @@ def render(found: Found) -> list[Drawing]:
     return [Drawing("fig_knowing_task_boundaries", drawn)]
 
 
-ITEM = Item("fig_boundaries", {"fig:knowing_task_boundaries": {}}, "clear and blurry boundaries, from real streams", cells, render)
+ITEM = Item(
+    "fig_boundaries",
+    {"fig:knowing_task_boundaries": Label("clear and blurry boundaries of tasks, from real streams")},
+    cells,
+    render,
+)

@@ -11,7 +11,7 @@ Smoke: digits, er and er-ace, 2 seeds.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, grid
+from onepass.paper.item import Cell, Item, Label, Scale, grid
 from onepass.paper.published import CLEAR
 from onepass.paper.table import Table, by_setting, compared
 from onepass.recipes import Family
@@ -30,4 +30,4 @@ def render(found: Found) -> Table:
     return compared("tab_controls", title, found, by_setting(found, CLEAR))
 
 
-ITEM = Item("tab_controls", {"tab:controls": {}}, "which part of MKD does it: one at a time", cells, render, ours=True)
+ITEM = Item("tab_controls", {"tab:controls": Label("which part of MKD does it: one at a time")}, cells, render, ours=True)

@@ -21,7 +21,7 @@ from onepass.learner import SGD, Adam
 from onepass.methods.derpp import DERpp
 from onepass.methods.dvc import DVC
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, configured, settings, values
+from onepass.paper.item import Cell, Item, Label, Scale, configured, settings, values
 from onepass.paper.published import SEARCHED, Tried
 from onepass.paper.table import Block, Table, Value, accuracy
 from onepass.recipes import Family, partial
@@ -114,4 +114,4 @@ def render(found: Found) -> Table:
     return Table("tab_hp", title, ("point", "rank", "held-out accuracy", "in use"), blocks, notes)
 
 
-ITEM = Item("tab_hp", {"tab:all_hp": {}}, "the hyper-parameter search, on held-out training images", cells, render)
+ITEM = Item("tab_hp", {"tab:all_hp": Label("the hyper-parameter search, on held-out training images")}, cells, render)
