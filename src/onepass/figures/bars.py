@@ -20,7 +20,7 @@ def minutes(rows: Mapping[str, Sequence[float]], title: str, note: str = "") -> 
     figure = Figure(figsize=(6.2, 0.7 + 0.2 * (places[-1] + 1)))
     axes = figure.add_subplot(xlabel="minutes")
     known = {name: mean_std(values) for name, values in rows.items() if len(values)}
-    longest = max((mean for mean, _ in known.values()), default=1.0)
+    longest = max((mean + (std if std == std else 0.0) for mean, std in known.values()), default=1.0)
     for place, name in zip(places, rows, strict=True):
         if name not in known:
             axes.annotate("not run yet", (0, place), (3, 0), textcoords="offset points", va="center", color=SOFT, size="small")

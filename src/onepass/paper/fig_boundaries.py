@@ -38,8 +38,9 @@ def render(found: Found) -> list[Drawing]:
         return Shown([rank[stream.spec.original[c]] for c in stream.y[stream.order].tolist()], stream.task_ends)
 
     title = f"Boundaries of tasks: {data.name}"
-    note = "seed 0; a row for each class, a colour for each task; dashed: where tasks end (nominally, if blurry)"
-    drawn = figures.presence({"clear": shown(clear), "blurry": shown(blurry)}, clear.spec.tasks, title, note)
+    note = "a row for each class, a colour for each task; dashed: where tasks end (nominally, if blurry)\n"
+    note += f"seed 0; scale {found.scale}, recipe default; nothing is run"
+    drawn = figures.presence({"clear": shown(clear), "blurry": shown(blurry)}, clear.spec.tasks, title, note, clear.spec.names)
     return [Drawing("fig_knowing_task_boundaries", drawn)]
 
 
