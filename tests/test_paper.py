@@ -317,11 +317,12 @@ def test_half_written_records_are_ignored_and_said(tmp_path: Path) -> None:
     (paths[2] / "probes.npz").write_bytes((paths[2] / "probes.npz").read_bytes()[:100])
     (paths[3] / "config.json").write_text("")
     (paths[4] / "stream.json").unlink()
+    (paths[5] / "env.json").write_text("{")
     found = shown(["tab_clear"], tmp_path)
-    assert len(found.runs) == 5
+    assert len(found.runs) == 4
     assert f"1 not finished, and ignored: {paths[0]}" in found.notes
     (damaged,) = [note for note in found.notes if "damaged or half-written, and ignored" in note]
-    assert damaged.startswith("4 ") and str(paths[1]) in damaged
+    assert damaged.startswith("5 ") and str(paths[1]) in damaged
     table = ITEMS["tab_clear"].render(found)
     assert isinstance(table, Table) and cell_of(table, "er", "n") is None and damaged in table.notes
 
@@ -475,7 +476,7 @@ def test_what_is_missing_is_said_with_its_cost_run_and_shown(bench: Path, capsys
     out, err = capsys.readouterr()
     assert "onepass: 2 runs are wanting: about" in err and "2 of 2 runs are there; precision fp32" in out
     assert err.index("runs are wanting") < err.index("2 runs: er seed 0, er+mkd seed 0")
-    assert sorted(p.name for p in (bench / "out").iterdir()) == ["tab_tiny.csv", "tab_tiny.md", "tab_tiny.tex"]
+    assert sorted(p.name for p in (bench / "out").iterdir()) == ["index.md", "tab_tiny.csv", "tab_tiny.md", "tab_tiny.tex"]
     assert (bench / "out" / "tab_tiny.csv").read_text().startswith("data,memory,method,n,ours,ours std")
     record = Record(next(bench.glob("digits-clear/er/m20/s0-*")))
     assert f"{100 * record.summary['accuracy']:.2f}" in out
@@ -530,6 +531,7 @@ def test_a_run_is_asked_at_once_for_all_that_any_item_wants(bench: Path, monkeyp
         (["tab_tiny", "--scale", "half"], "There is no scale `half`"),
         (["tab_tiny", "--recipe", "defaults"], "did you mean `default`?"),
         (["tab_tiny", "--format", "latx"], "did you mean `latex`?"),
+        (["tab_tiny", "--figures", "png", "pgn"], "There is no kind of figure `pgn`; did you mean `png`?"),
         (["tab_tiny", "--workers", "0"], "`--workers 0` would run nothing"),
         (["tab_tiny", "--where", "method=er+sdp"], "there are data: digits; memory: 20; method: er, er+mkd; seed: 0, 1"),
         (["tab_tiny", "--where", "method"], "`method` is no filter"),

@@ -26,10 +26,11 @@ Without --run, what exists is shown, and cells that were not run are blank.  Wit
 and what that will cost, and then runs it; stopped at any moment, the same command goes on.
 
   onepass paper tab_clear --where data=cifar100 memory=5000 method=er,er+mkd --run
-  onepass paper all --scale smoke --run        every table and figure, on digits, in minutes
+  onepass paper all --scale smoke --run --out results    every table and figure on digits, in minutes, and a page of them
 """
 FORMATS = ("terminal", "markdown", "latex", "csv")
 KINDS = ("svg", "png", "pdf")
+FIGURES = ["svg", "png"]
 
 
 def add(commands: "Commands") -> None:
@@ -47,7 +48,7 @@ def add(commands: "Commands") -> None:
     paper.add_argument(
         "--out", type=Path, metavar="DIR", help="write tables (.md, .tex, .csv), figures and a page of all, index.md, here"
     )
-    paper.add_argument("--figures", nargs="+", default=["svg", "png"], metavar="KIND", help="svg, png, pdf (default: svg png)")
+    paper.add_argument("--figures", nargs="+", default=FIGURES, metavar="KIND", help="svg, png, pdf (default: svg png)")
     paper.add_argument("--format", default="terminal", metavar="NAME", help=f"of printed tables: {', '.join(FORMATS)}")
     add_engine(paper)
     paper.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cpu)")
@@ -181,7 +182,8 @@ def _again(known: argparse.Namespace) -> str:
     """The command that makes the same page, and first the runs that it wants."""
     words = ["onepass", "paper", *known.what, "--scale", known.scale, "--recipe", known.recipe]
     words += ["--where", *known.where] if known.where else []
-    return shlex.join([*words, "--run", "--out", str(known.out)])
+    words += ["--run", "--out", str(known.out)]
+    return shlex.join([*words, "--figures", *known.figures] if known.figures != FIGURES else words)
 
 
 def _write(path: Path, text: str) -> None:

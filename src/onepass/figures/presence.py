@@ -46,7 +46,6 @@ def presence(
         axes.locator_params(axis="y", integer=True)
         if names and classes <= 12:
             axes.set_yticks(range(classes), names)
-            axes.set_ylabel("")
         axes.set_xlabel("images seen" if i == len(streams) - 1 else "")
     return laid_out(figure)
 

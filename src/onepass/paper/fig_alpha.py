@@ -68,6 +68,9 @@ def render(found: Found) -> list[Drawing]:
         return [Drawing("fig_plasticity_stability_alpha", figures.plasticity_and_stability(alphas, measured, title, note))]
     accuracy = np.array([[_accuracy(found, alpha, weight) for alpha in alphas] for weight in weights])
     grid = figures.Grid(alphas, weights, accuracy)
+    best = [*grid.best().values()]
+    if at_edge := sum(weight in (min(weights), max(weights)) for weight in best):
+        said = f"{at_edge} of {len(best)} best at an edge of the grid, where a better one may lie beyond it; {said}"
     published = figures.Law(*LAW) if found.scale == "full" else None
     if found.label == "fig:lambda_alpha1":
         note = f"framed: the best lambda of an alpha that was run with all; {said}"

@@ -14,7 +14,7 @@ from onepass.paper.published import CLEAR
 from onepass.paper.table import Blocks, Line, Table, compared
 from onepass.recipes import Family
 
-SMOKE = ("er", "er+te", "er+mkd", "er-ace", "er-ace+mkd", "dvc", "dvc+mkd")
+SMOKE = ("er+te", "er+mkd", "er-ace", "er-ace+mkd", "dvc", "dvc+mkd", "gsa")
 
 
 def cells(scale: Scale, family: Family) -> list[Cell]:
