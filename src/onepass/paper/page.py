@@ -40,7 +40,7 @@ def page(command: str, scale: Scale, entries: Sequence[Entry]) -> str:
         out += [f"## {label}", "", f"{shows[0].upper()}{shows[1:]}.", ""]
         if isinstance(made, Table):
             _, _, body = made.text("markdown").partition("\n\n")  # without its heading
-            out += [f"**{made.title}**", "", body]
+            out += [f"**{made.title}**", "", body, "", f"The same as [CSV]({made.stem}.csv) and [LaTeX]({made.stem}.tex)."]
         else:
             out += [*(f"![{shows}]({name})" for name in made), ""]
             out += [f"- {note}" for note in found.notes if found.cells] or ["- drawn from the data alone, without a run"]

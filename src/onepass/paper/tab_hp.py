@@ -7,7 +7,7 @@ pcr 1, er+te 7, and the recipe's own one more where the printed grid lacks it (e
 
     onepass paper tab_hp --where method=er --run
 
-Smoke: digits, 6 points of er and 2 of er+te, 1 seed.
+Smoke: digits, 3 points of er and 3 of er+te, 1 seed.
 """
 
 from collections.abc import Iterator, Mapping
