@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,20 @@ def test_a_container_with_less_memory_says_so(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Path, "read_text", limited)
     assert doctor.memory().endswith("this container may have 1.0")
+
+
+def test_a_busy_machine_is_told(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the counters: user, nice, system, idle, waiting for a disk, three kinds of interrupts, and what is counted already."""
+    tick, clock = os.sysconf("SC_CLK_TCK"), iter(range(9))  # a second between two looks
+    looks = iter(["cpu  50 0 7 400 1 0 0 0 9\ncpu0", f"cpu  50 0 {7 + tick} {400 + tick} 9 0 0 0 999\ncpu0"])
+    read: Callable[[Path], str] = Path.read_text
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda self, *a, **k: next(looks) if str(self) == "/proc/stat" else read(self, *a, **k))
+        patch.setattr(doctor, "time", SimpleNamespace(sleep=lambda seconds: None, monotonic=lambda: next(clock)))
+        assert doctor.others_at_work() == pytest.approx(1.0)
+    for busy, said in (1.0, True), (0.1, False):
+        monkeypatch.setattr(doctor, "others_at_work", lambda busy=busy: busy)
+        assert ("other processes keep 1.0 of" in "\n".join(examine("cpu", budget=0.1))) is said
 
 
 def test_the_command(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -474,8 +474,8 @@ def test_what_is_missing_is_said_with_its_cost_run_and_shown(bench: Path, capsys
     assert "0 of 4 runs are there" in capsys.readouterr().out and not bench.exists()
     assert paper(*words, "--run", "--where", "seed=0", "--out", str(bench / "out")) == 0
     out, err = capsys.readouterr()
-    assert "onepass: 2 runs are wanting: about" in err and "2 of 2 runs are there; precision fp32" in out
-    assert err.index("runs are wanting") < err.index("2 runs: er seed 0, er+mkd seed 0")
+    assert "onepass: 2 runs to do: about" in err and "2 of 2 runs are there; precision fp32" in out
+    assert err.index("runs to do") < err.index("2 runs: er seed 0, er+mkd seed 0")
     assert sorted(p.name for p in (bench / "out").iterdir()) == ["index.md", "tab_tiny.csv", "tab_tiny.md", "tab_tiny.tex"]
     assert (bench / "out" / "tab_tiny.csv").read_text().startswith("data,memory,method,n,ours,ours std")
     record = Record(next(bench.glob("digits-clear/er/m20/s0-*")))
@@ -505,7 +505,7 @@ def test_stopped_twice_it_ends_the_same(bench: Path, capsys: pytest.CaptureFixtu
     for _ in range(2):
         assert filled(bench / "broken") == 130
         out, err = capsys.readouterr()
-        assert not out and "2 runs were stopped and saved; the same command goes on" in err
+        assert not out and "2 runs stopped and saved; the same command goes on" in err
     assert filled(bench / "broken") == 0 and capsys.readouterr().out == whole
     for path in (bench / "whole").glob("*/*/m*/s*-*"):
         other = bench / "broken" / path.relative_to(bench / "whole")

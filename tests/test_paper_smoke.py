@@ -48,7 +48,7 @@ def test_a_part_of_all_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     """Everything that has a cell of ER at seed 0: 16 of 24 labels, from 7 runs."""
     assert main(words(["all", "--where", "method=er", "seed=0"], tmp_path)) == 0
     out, err = capsys.readouterr()
-    assert re.search(r"^onepass: 7 runs are wanting: about \d+ \w+ on this machine", err, re.M)
+    assert re.search(r"^onepass: 7 runs to do: about \d+ \w+ on this machine", err, re.M)
     page = (tmp_path / "out" / "index.md").read_text()
     labels = re.findall(r"^## (.+)$", page, re.M)
     assert len(labels) == 16 and {"tab:clear_setting_all", "tab:blurry_all", "tab:all_hp", "fig:tsne", "tab:controls"} <= {*labels}
@@ -85,7 +85,7 @@ def test_killed_twice_it_ends_the_same(tmp_path: Path) -> None:
 
     child = begin(1)
     _, err = child.communicate()
-    assert child.returncode == 0 and "1 runs are wanting" in err and not found(killed, "checkpoint.safetensors")
+    assert child.returncode == 0 and "1 run to do" in err and not found(killed, "checkpoint.safetensors")
     records = [Record(path.parent) for path in found(killed, "done.json")]
     assert len(records) == 2 and all(record.env["resumed"] for record in records)
 

@@ -122,6 +122,8 @@ def examine(device: str | None = None, folder: Path | None = None, budget: float
         whole = updates * update + looks * len(learner.networks) * _seconds_per_image(learner, batches)
         yield _line("", f"{config.title:<15}{duration(whole)}: {1000 * update:,.0f} ms an update, and then its evaluation")
     yield _line("", f"one at a time, in {auto} on {device}{f' with {threads} threads' if device == 'cpu' else ''}")
+    if device == "cpu" and (others := others_at_work()) > 0.25:
+        yield _line("", f"other processes keep {others:.1f} of {available_cores()} cores busy: this is slower than the machine is")
 
 
 def _seconds_per_image(learner: Learner, batches: Iterator[Batch]) -> float:
@@ -157,6 +159,21 @@ def why(device: str) -> str:
         native = resolve_precision("auto", kind) == "bf16"
         return f"this processor {'multiplies' if native else 'does not multiply'} in bf16 (AVX512-BF16 or AMX)"
     return "bf16 is taken on cpu and cuda alone"
+
+
+def others_at_work(seconds: float = 0.3) -> float:
+    """How many cores are busy while this process waits; 0 where the system does not say."""
+
+    def busy() -> float:
+        fields = [int(n) for n in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
+        return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")  # all but idle and waiting for a disk
+
+    try:
+        before, began = busy(), time.monotonic()
+        time.sleep(seconds)
+        return (busy() - before) / (time.monotonic() - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
 
 
 def memory() -> str:

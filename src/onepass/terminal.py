@@ -40,6 +40,7 @@ class Live:
         self.state: dict[int, Progress | Outcome] = {}
         self.began: dict[int, tuple[float, float]] = {}  # wall clock and images when first heard of
         self._live: Any = None
+        self._headed = False
         self._last = time.monotonic()
 
     def __enter__(self) -> "Live":
@@ -49,10 +50,6 @@ class Live:
 
             self._live = RichLive(self._table(), console=Console(stderr=True), refresh_per_second=4, get_renderable=self._table)
             self._live.start()
-        else:
-            names = [self._name(i) for i in range(len(self.configs))]
-            shown = names if len(names) <= MANY else [*names[:MANY], "..."]
-            print(f"{len(names)} runs: {', '.join(shown)}", file=sys.stderr)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,6 +61,13 @@ class Live:
             self.began[i] = (time.monotonic(), event.samples)
         ended = not isinstance(event, Progress)
         self.state[i] = event
+        if isinstance(event, Refused) and i not in self.began:
+            return  # it never began: why, is said at the end, in one line
+        if self._live is None and not self._headed:
+            self._headed = True
+            names = [self._name(j) for j in range(len(self.configs))]
+            shown = names if len(names) <= MANY else [*names[:MANY], "..."]
+            print(f"{counted(len(names), 'run')}: {', '.join(shown)}", file=sys.stderr, flush=True)
         if self._live is None and (ended or time.monotonic() - self._last > 5):
             self._last = time.monotonic()
             shown = [i] if ended else [j for j, s in self.state.items() if isinstance(s, Progress)]
@@ -105,6 +109,10 @@ class Live:
         return shown
 
 
+def counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
 def duration(seconds: float) -> str:
     """Seconds as a person would say them."""
     if seconds < 90:
@@ -143,7 +151,7 @@ def ended(outcomes: Sequence[Outcome]) -> int:
         print(f"onepass: {line}", file=sys.stderr)
     if stopped:
         print(
-            f"onepass: {len(stopped)} runs were stopped and saved; the same command goes on where they are.",
+            f"onepass: {counted(len(stopped), 'run')} stopped and saved; the same command goes on from there.",
             file=sys.stderr,
         )
         return 130

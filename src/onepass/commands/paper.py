@@ -96,15 +96,15 @@ def _run(configs: "list[Config]", where: "Engine", known: argparse.Namespace) ->
     from onepass.commands.run import gather
     from onepass.paper.cost import Pace, wall
     from onepass.pool import sweep
-    from onepass.terminal import Live, duration, ended
+    from onepass.terminal import Live, counted, duration, ended
 
     gather(configs, known)
     pace, workers = Pace(), _workers(len(configs), known)
     pace.measure(configs, 10.0, workers)
     seconds, alone = wall(configs, pace, workers, known.runs), "" if known.engine == "local" else " alone"
     print(
-        f"onepass: {len(configs)} runs are wanting: about {duration(seconds or 0)} on this machine{alone}, {workers} side by side, "
-        "by a measurement of ten seconds.",
+        f"onepass: {counted(len(configs), 'run')} to do: about {duration(seconds or 0)} on this machine{alone}, {workers} side by "
+        "side, by a measurement of ten seconds.",
         file=sys.stderr,
         flush=True,
     )
