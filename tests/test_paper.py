@@ -32,7 +32,7 @@ from onepass.paper import ITEMS, tab_clear, tab_hp, tab_ncm, tab_recipes, tab_te
 from onepass.paper.agreement import Sample, welch
 from onepass.paper.ask import asked_of_all, look, parsed, parts, wanting
 from onepass.paper.found import Found, Shelf, find
-from onepass.paper.item import FAMILIES, SCALES, Cell, Item, Scale, grid
+from onepass.paper.item import FAMILIES, SCALES, Cell, Item, Label, Scale, grid
 from onepass.paper.published import CLEAR
 from onepass.paper.table import Block, Number, Table, by_setting, compared
 from onepass.probes import NCM, Drift, Predictions
@@ -54,7 +54,7 @@ FULL = {  # runs at `full`; tab_clear's 1,020 and tab_blurry's 840 are the paper
     "tab:backward_tf": 60,
     "tab:backward_tf_app": 120,
     "tab:all_hp": 563,
-    "tab:controls": 150,
+    "tab:controls": 145,
     "tab:views": 95,
     "tab:recipes": 170,
 }
@@ -107,7 +107,7 @@ def test_labels_are_the_papers() -> None:
 
 
 def test_runs_are_shared_between_items() -> None:
-    """What several tables show is one run: of 2,998 at `full`, only 63 are made for one small table alone, say."""
+    """What several tables show is one run: of 2,993 at `full`, only 63 are made for one small table alone, say."""
     clear = {cell.config.folder for cell in tab_clear.ITEM.cells("full", "default")}
     for name, shared in (("tab_ncm", 60), ("tab_backward_transfer", 120), ("tab_ablation", 15), ("tab_controls", 50)):
         assert sum(cell.config.folder in clear for cell in ITEMS[name].cells("full", "default")) == shared
@@ -317,11 +317,12 @@ def test_half_written_records_are_ignored_and_said(tmp_path: Path) -> None:
     (paths[2] / "probes.npz").write_bytes((paths[2] / "probes.npz").read_bytes()[:100])
     (paths[3] / "config.json").write_text("")
     (paths[4] / "stream.json").unlink()
+    (paths[5] / "env.json").write_text("{")
     found = shown(["tab_clear"], tmp_path)
-    assert len(found.runs) == 5
+    assert len(found.runs) == 4
     assert f"1 not finished, and ignored: {paths[0]}" in found.notes
     (damaged,) = [note for note in found.notes if "damaged or half-written, and ignored" in note]
-    assert damaged.startswith("4 ") and str(paths[1]) in damaged
+    assert damaged.startswith("5 ") and str(paths[1]) in damaged
     table = ITEMS["tab_clear"].render(found)
     assert isinstance(table, Table) and cell_of(table, "er", "n") is None and damaged in table.notes
 
@@ -450,7 +451,7 @@ def tiny(probes: Any = ()) -> Item:
     def render(found: Found) -> Table:
         return compared("tab_tiny", "Tiny", found, by_setting(found, {}))
 
-    return Item("tab_tiny", {"tab:tiny": {}}, "a small one", cells, render)
+    return Item("tab_tiny", {"tab:tiny": Label("a small one")}, cells, render)
 
 
 @pytest.fixture
@@ -475,7 +476,7 @@ def test_what_is_missing_is_said_with_its_cost_run_and_shown(bench: Path, capsys
     out, err = capsys.readouterr()
     assert "onepass: 2 runs to do: about" in err and "2 of 2 runs are there; precision fp32" in out
     assert err.index("runs to do") < err.index("2 runs: er seed 0, er+mkd seed 0")
-    assert sorted(p.name for p in (bench / "out").iterdir()) == ["tab_tiny.csv", "tab_tiny.md", "tab_tiny.tex"]
+    assert sorted(p.name for p in (bench / "out").iterdir()) == ["index.md", "tab_tiny.csv", "tab_tiny.md", "tab_tiny.tex"]
     assert (bench / "out" / "tab_tiny.csv").read_text().startswith("data,memory,method,n,ours,ours std")
     record = Record(next(bench.glob("digits-clear/er/m20/s0-*")))
     assert f"{100 * record.summary['accuracy']:.2f}" in out
@@ -514,7 +515,8 @@ def test_stopped_twice_it_ends_the_same(bench: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_run_is_asked_at_once_for_all_that_any_item_wants(bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = {"tab_tiny": tiny(), "tab_more": replace(tiny((NCM(), Drift(every=7))), name="tab_more", labels={"tab:more": {}})}
+    more = replace(tiny((NCM(), Drift(every=7))), name="tab_more", labels={"tab:more": Label("more")})
+    both = {"tab_tiny": tiny(), "tab_more": more}
     monkeypatch.setattr(onepass.paper.ask, "ITEMS", both)
     (part,) = look(parts(["tab_tiny"], {}, "smoke", "default"), bench, "smoke", "default")
     configs = asked_of_all(wanting([part], "smoke", "cpu"), "smoke", "default")
@@ -529,6 +531,7 @@ def test_a_run_is_asked_at_once_for_all_that_any_item_wants(bench: Path, monkeyp
         (["tab_tiny", "--scale", "half"], "There is no scale `half`"),
         (["tab_tiny", "--recipe", "defaults"], "did you mean `default`?"),
         (["tab_tiny", "--format", "latx"], "did you mean `latex`?"),
+        (["tab_tiny", "--figures", "png", "pgn"], "There is no kind of figure `pgn`; did you mean `png`?"),
         (["tab_tiny", "--workers", "0"], "`--workers 0` would run nothing"),
         (["tab_tiny", "--where", "method=er+sdp"], "there are data: digits; memory: 20; method: er, er+mkd; seed: 0, 1"),
         (["tab_tiny", "--where", "method"], "`method` is no filter"),

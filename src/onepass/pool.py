@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -221,7 +222,16 @@ def _begin(threads: int, share: float, news: Any, over: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # between runs; a run itself takes it to save and stop
     torch.set_num_threads(threads)
+    threading.Thread(target=_go_with_the_parent, daemon=True).start()
     news.put((-1, os.getpid()))
+
+
+def _go_with_the_parent() -> None:
+    """A worker whose parent was killed would go on, hold its run's lock against the same command, and never end."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def portable(config: Config) -> Config | dict[str, Any]:

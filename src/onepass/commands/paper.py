@@ -1,6 +1,7 @@
 """`onepass paper`: the paper's tables and figures from the runs that exist, and the runs that they still need."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +26,11 @@ Without --run, what exists is shown, and cells that were not run are blank.  Wit
 and what that will cost, and then runs it; stopped at any moment, the same command goes on.
 
   onepass paper tab_clear --where data=cifar100 memory=5000 method=er,er+mkd --run
-  onepass paper all --scale smoke --run        every table and figure, on digits, in minutes
+  onepass paper all --scale smoke --run --out results    every table and figure on digits, in minutes, and a page of them
 """
 FORMATS = ("terminal", "markdown", "latex", "csv")
+KINDS = ("svg", "png", "pdf")
+FIGURES = ["svg", "png"]
 
 
 def add(commands: "Commands") -> None:
@@ -42,7 +45,10 @@ def add(commands: "Commands") -> None:
     paper.add_argument("--scale", default="full", metavar="NAME", help="full (the paper), small (width 20) or smoke (digits)")
     paper.add_argument("--recipe", default="default", metavar="NAME", help="default (the paper's text) or published (its code)")
     paper.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where records are (default: runs)")
-    paper.add_argument("--out", type=Path, metavar="DIR", help="write tables here, as .md, .tex and .csv, and figures")
+    paper.add_argument(
+        "--out", type=Path, metavar="DIR", help="write tables (.md, .tex, .csv), figures and a page of all, index.md, here"
+    )
+    paper.add_argument("--figures", nargs="+", default=FIGURES, metavar="KIND", help="svg, png, pdf (default: svg png)")
     paper.add_argument("--format", default="terminal", metavar="NAME", help=f"of printed tables: {', '.join(FORMATS)}")
     add_engine(paper)
     paper.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... (default: cpu)")
@@ -62,6 +68,9 @@ def do(known: argparse.Namespace) -> int:
     ):
         if value not in there:
             raise unknown(name, value, there)
+    for kind in known.figures:
+        if kind not in KINDS:
+            raise unknown("kind of figure", kind, KINDS)
     where = engine(known.engine, workers=known.workers, address=known.address, store=known.store)
     listed = known.what == ["list"]
     asked = parts(["all"] if listed else known.what, parsed(known.where), known.scale, known.recipe)
@@ -128,7 +137,7 @@ def _listing(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.
     for part, there, configs in zip(asked, found, missing, strict=True):
         seconds = wall(configs, pace, workers, known.runs)
         runs = str(len(part.cells)), str(len(there.runs))
-        rows.append([part.item.name, part.label, part.item.shows, *runs, "" if seconds is None else duration(seconds)])
+        rows.append([part.item.name, part.label, part.shows, *runs, "" if seconds is None else duration(seconds)])
     needed, there = (len({cell.config.folder for cell in cells}) for cells in (
         [cell for part in asked for cell in part.cells],
         [run.cell for part in found for run in part.runs],
@@ -140,12 +149,15 @@ def _listing(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.
 
 def _show(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.Namespace) -> None:
     """Print the tables, draw the figures, and say where they are."""
+    from onepass.paper.page import Entry, page
     from onepass.paper.table import ENDINGS, Table
 
+    entries: list[Entry] = []
     out = known.out or known.runs / "paper" / f"{known.scale}-{known.recipe}"
     for part, there in zip(asked, found, strict=True):
         if part.cells and not there.runs and part.item.name.startswith("fig_"):
             print(f"{part.label}: nothing to draw; {'; '.join(there.notes)}")
+            entries.append(Entry(part.label, part.shows, there, ()))
             continue
         drawn = part.item.render(there)
         if isinstance(drawn, Table):
@@ -153,11 +165,25 @@ def _show(asked: "Sequence[Part]", found: "Sequence[Found]", known: argparse.Nam
             if known.out:
                 for form in FORMATS[1:]:
                     _write(out / f"{drawn.stem}.{ENDINGS[form]}", drawn.text(form))
+            entries.append(Entry(part.label, part.shows, there, drawn))
             continue
         from onepass.figures import save
 
-        for stem, figure in drawn:
-            print(f"{part.label}: {', '.join(str(path) for path in save(figure, out / stem))}; {'; '.join(there.notes)}")
+        files = [save(figure, out / stem, known.figures) for stem, figure in drawn]
+        about = there.notes if part.cells else ["drawn from the data alone"]
+        print(f"{part.label}: {', '.join(str(path) for paths in files for path in paths)}; {'; '.join(about)}")
+        shown = [next((path for path in paths if path.suffix != ".pdf"), paths[0]) for paths in files]
+        entries.append(Entry(part.label, part.shows, there, [path.name for path in shown]))
+    if known.out:
+        _write(out / "index.md", page(_again(known), known.scale, entries))
+
+
+def _again(known: argparse.Namespace) -> str:
+    """The command that makes the same page, and first the runs that it wants."""
+    words = ["onepass", "paper", *known.what, "--scale", known.scale, "--recipe", known.recipe]
+    words += ["--where", *known.where] if known.where else []
+    words += ["--run", "--out", str(known.out)]
+    return shlex.join([*words, "--figures", *known.figures] if known.figures != FIGURES else words)
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from onepass.figures.style import PALETTE, SOFT, head, laid_out, legend, styled
+from onepass.figures.style import PALETTE, SOFT, head, laid_out, legend, styled, wrapped
 from onepass.metrics import mean_std
 
 ALONE = "alone"
+WIDTH = 6.2  # inches
 
 
 @styled
@@ -17,10 +18,11 @@ def minutes(rows: Mapping[str, Sequence[float]], title: str, note: str = "") -> 
     kinds = list(dict.fromkeys(_added(name) for name in rows))
     groups = [name.partition("+")[0] for name in rows]
     places = np.arange(len(rows)) + 0.55 * np.cumsum([i > 0 and g != groups[i - 1] for i, g in enumerate(groups)])
-    figure = Figure(figsize=(6.2, 0.7 + 0.2 * (places[-1] + 1)))
+    said = 0.2 * len(wrapped(note, WIDTH).splitlines())
+    figure = Figure(figsize=(WIDTH, 1.1 + said + 0.2 * (places[-1] + 1)))
     axes = figure.add_subplot(xlabel="minutes")
     known = {name: mean_std(values) for name, values in rows.items() if len(values)}
-    longest = max((mean for mean, _ in known.values()), default=1.0)
+    longest = max((mean + (std if std == std else 0.0) for mean, std in known.values()), default=1.0)
     for place, name in zip(places, rows, strict=True):
         if name not in known:
             axes.annotate("not run yet", (0, place), (3, 0), textcoords="offset points", va="center", color=SOFT, size="small")

@@ -46,7 +46,7 @@ def confusions(
             axes.axhline(edge, color=FAINT, linewidth=0.4)
             axes.axvline(edge, color=FAINT, linewidth=0.4)
         if labels:
-            axes.set_xticks(range(classes), labels, rotation=90 if names else 0, size="small")
+            axes.set_xticks(range(classes), labels, rotation=90 if max(map(len, labels)) > 2 else 0, size="small")
             axes.set_yticks(range(classes), labels, size="small")
         else:
             axes.set(xticks=range(0, classes, -(-classes // 5)), yticks=range(0, classes, -(-classes // 5)))

@@ -50,6 +50,9 @@ class Drift(NamedTuple):
     distance: np.ndarray
 
 
+DASHES = ("-", (0, (4, 1)), (0, (1, 1)))  # what tells the versions apart where there is no colour
+
+
 @styled
 def drifts(panels: Mapping[str, Mapping[str, Drift | None]], task_ends: Sequence[int], title: str, note: str = "") -> Figure:
     """Drift over time, a panel for each method and a colour for each of its versions: as measured, pale, and smoothed."""
@@ -66,10 +69,10 @@ def drifts(panels: Mapping[str, Mapping[str, Drift | None]], task_ends: Sequence
             blank(axes)
             continue
         _mark(axes, task_ends)
-        for color, (label, course) in zip(PALETTE, courses.items(), strict=False):
+        for color, dashes, (label, course) in zip(PALETTE, DASHES, courses.items(), strict=False):
             if label in there and course is not None:
-                axes.plot(*course, color=color, alpha=0.3, linewidth=0.8)
-                axes.plot(course.samples, smoothed(*course), color=color, label=label)
+                axes.plot(*course, color=color, linestyle="-", alpha=0.3, linewidth=0.8)
+                axes.plot(course.samples, smoothed(*course), color=color, linestyle=dashes, label=label)
         axes.margins(x=0)
         axes.set(xlim=(0, None), ylim=(0, None))
         axes.locator_params(axis="x", nbins=6 if columns == 1 else 3)

@@ -43,9 +43,9 @@ def presence(
         for end in stream.task_ends[:-1]:
             axes.axvline(end, color=FAINT, linestyle=(0, (4, 3)), linewidth=0.6)
         axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.locator_params(axis="y", integer=True)
         if names and classes <= 12:
             axes.set_yticks(range(classes), names)
-            axes.set_ylabel("")
         axes.set_xlabel("images seen" if i == len(streams) - 1 else "")
     return laid_out(figure)
 

@@ -1,6 +1,7 @@
 """What all figures have in common: colours that the colour-blind tell apart, sizes, titles, and how they are saved."""
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -75,17 +76,25 @@ def laid_out(figure: Figure) -> Figure:
 
 def head(axes: Axes, text: str, note: str) -> None:
     """A title, and between it and the axes what the reader has to know."""
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    note = wrapped(note, figure.get_figwidth())
     lines = note.count("\n") + 1 if note else 0
     axes.set_title(text, weight="bold", size="large", pad=6 + 14 * lines if note else None)
     said = axes.annotate(note, (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", color=SOFT)
     said.set_in_layout(False)  # the title has made room above, and to the right a long one need not
 
 
+def wrapped(note: str, inches: float) -> str:
+    """A note in lines that are no longer than the page is wide."""
+    return "\n".join(textwrap.fill(line, int(14 * inches), break_long_words=False) for line in note.split("\n"))
+
+
 def over_all(figure: Figure, text: str, note: str) -> None:
     """A title over several axes, and below them what the reader has to know."""
     figure.suptitle(text, x=0.01, ha="left")
     if note:
-        figure.supxlabel(note, x=0.01, ha="left", size="medium", color=SOFT)
+        figure.supxlabel(wrapped(note, figure.get_figwidth()), x=0.01, ha="left", size="medium", color=SOFT)
 
 
 def legend(figure: Figure, place: Literal["outside upper right", "outside lower left"] = "outside upper right") -> None:

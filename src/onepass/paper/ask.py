@@ -23,6 +23,10 @@ class Part:
     label: str
     cells: tuple[Cell, ...]
 
+    @property
+    def shows(self) -> str:
+        return self.item.labels[self.label].shows
+
 
 def parsed(words: Sequence[str]) -> Where:
     """`data=cifar100 method=er,er+mkd` as a filter."""
@@ -48,7 +52,7 @@ def parts(words: Sequence[str], where: Where, scale: Scale, family: Family) -> l
         else:
             raise unknown("table or figure", word, [*ITEMS, *labels, "all"], "`onepass paper list` has them.")
     made = {item.name: item.cells(scale, family) for item in asked.values()}
-    there = {label: [*chosen(made[item.name], item.labels[label])] for label, item in asked.items()}
+    there = {label: [*chosen(made[item.name], item.labels[label].where)] for label, item in asked.items()}
     out = [Part(item, label, tuple(chosen(there[label], where))) for label, item in asked.items()]
     if where:
         out = [part for part in out if part.cells]

@@ -21,7 +21,7 @@ from onepass.config import Config
 from onepass.distill import MKD
 from onepass.losses import lambda_for
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale, configured, renamed, seeds, settings, values
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale, configured, renamed, seeds, settings, values
 from onepass.recipes import Family
 from onepass.teachers import EMA
 
@@ -68,6 +68,9 @@ def render(found: Found) -> list[Drawing]:
         return [Drawing("fig_plasticity_stability_alpha", figures.plasticity_and_stability(alphas, measured, title, note))]
     accuracy = np.array([[_accuracy(found, alpha, weight) for alpha in alphas] for weight in weights])
     grid = figures.Grid(alphas, weights, accuracy)
+    best = [*grid.best().values()]
+    if at_edge := sum(weight in (min(weights), max(weights)) for weight in best):
+        said = f"{at_edge} of {len(best)} best at an edge of the grid, where a better one may lie beyond it; {said}"
     published = figures.Law(*LAW) if found.scale == "full" else None
     if found.label == "fig:lambda_alpha1":
         note = f"framed: the best lambda of an alpha that was run with all; {said}"
@@ -89,8 +92,11 @@ MEASURES = {"accuracy": _final, "plasticity": metrics.plasticity, "stability": m
 
 ITEM = Item(
     "fig_alpha",
-    {"fig:plasticity_stability_alpha": {"law": ("yes",)}, "fig:lambda_alpha1": {}, "fig:lambda_alpha2": {}},
-    "plasticity and stability over alpha; the grid of alpha and lambda, and the line through its best",
+    {
+        "fig:plasticity_stability_alpha": Label("the teacher's plasticity and stability, over its rate alpha", {"law": ("yes",)}),
+        "fig:lambda_alpha1": Label("accuracy of er+mkd over alpha and the weight lambda of distillation"),
+        "fig:lambda_alpha2": Label("the best lambda for each alpha, and the line through them"),
+    },
     cells,
     render,
 )

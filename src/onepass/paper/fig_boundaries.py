@@ -12,7 +12,7 @@ from onepass.data import source
 from onepass.errors import Refused
 from onepass.loop import prepare
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale
 from onepass.recipes import Family, Setting, recipe
 from onepass.stream import Pass
 
@@ -38,9 +38,15 @@ def render(found: Found) -> list[Drawing]:
         return Shown([rank[stream.spec.original[c]] for c in stream.y[stream.order].tolist()], stream.task_ends)
 
     title = f"Boundaries of tasks: {data.name}"
-    note = "seed 0; a row for each class, a colour for each task; dashed: where tasks end (nominally, if blurry)"
-    drawn = figures.presence({"clear": shown(clear), "blurry": shown(blurry)}, clear.spec.tasks, title, note)
+    note = "a row for each class, a colour for each task; dashed: where tasks end (nominally, if blurry)\n"
+    note += f"seed 0; scale {found.scale}, recipe default; nothing is run"
+    drawn = figures.presence({"clear": shown(clear), "blurry": shown(blurry)}, clear.spec.tasks, title, note, clear.spec.names)
     return [Drawing("fig_knowing_task_boundaries", drawn)]
 
 
-ITEM = Item("fig_boundaries", {"fig:knowing_task_boundaries": {}}, "clear and blurry boundaries, from real streams", cells, render)
+ITEM = Item(
+    "fig_boundaries",
+    {"fig:knowing_task_boundaries": Label("clear and blurry boundaries of tasks, from real streams")},
+    cells,
+    render,
+)

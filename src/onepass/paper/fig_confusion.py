@@ -10,7 +10,7 @@ Smoke: digits, 14 runs, `tab_clear`'s.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale, grid, values
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale, grid, values
 from onepass.recipes import Family
 
 BASES = ("er", "derpp", "er-ace", "gsa", "dvc", "ocm", "pcr")
@@ -37,8 +37,10 @@ def render(found: Found) -> list[Drawing]:
 
 ITEM = Item(
     "fig_confusion",
-    {"fig:confusion_matrices": {"method": MAIN}, "fig:supp_confusion_matrices": {}},
-    "confusion in training order, on a log scale, of each method alone and with MKD",
+    {
+        "fig:confusion_matrices": Label("confusion in training order of four methods, alone and with MKD", {"method": MAIN}),
+        "fig:supp_confusion_matrices": Label("confusion in training order of all methods, alone and with MKD"),
+    },
     cells,
     render,
 )

@@ -10,7 +10,7 @@ Smoke: digits, 12 runs, `tab_clear`'s, one update in four.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale, grid, values
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale, grid, values
 from onepass.probes import Drift as Probe
 from onepass.recipes import Family
 
@@ -40,8 +40,10 @@ def render(found: Found) -> list[Drawing]:
 
 ITEM = Item(
     "fig_drift",
-    {"fig:feature_drift": {"method": ("er", "er+mkd")}, "fig:supp_feat_drift": {}},
-    "feature drift along the stream, alone and with MKD",
+    {
+        "fig:feature_drift": Label("feature drift of er along the stream, alone and with MKD", {"method": ("er", "er+mkd")}),
+        "fig:supp_feat_drift": Label("feature drift of six methods along the stream, alone and with MKD"),
+    },
     cells,
     render,
 )

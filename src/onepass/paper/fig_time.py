@@ -13,7 +13,7 @@ Smoke: digits, 17 methods x 2 seeds, `tab_clear`'s.
 from collections import Counter
 
 from onepass.paper.found import Found
-from onepass.paper.item import METHODS, Cell, Drawing, Item, Scale, grid, values
+from onepass.paper.item import METHODS, Cell, Drawing, Item, Label, Scale, grid, values
 from onepass.recipes import Family
 from onepass.record import Record
 
@@ -42,4 +42,4 @@ def _machine(record: Record) -> str:
     return " and ".join(sorted({f"{env['device']}, {env['precision']}, threads {env['threads']}" for env in parts}))
 
 
-ITEM = Item("fig_time", {"fig:time_consumption": {}}, "training time of every method and teacher", cells, render)
+ITEM = Item("fig_time", {"fig:time_consumption": Label("training time of every method and teacher")}, cells, render)

@@ -12,7 +12,7 @@ much as all the others.
 
 from onepass.data import source
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Drawing, Item, Scale, configured, values
+from onepass.paper.item import Cell, Drawing, Item, Label, Scale, configured, values
 from onepass.probes import MemoryFeatures
 from onepass.recipes import Family
 
@@ -50,8 +50,10 @@ def render(found: Found) -> list[Drawing]:
 
 ITEM = Item(
     "fig_tsne",
-    {"fig:tsne": {"part": ("main",)}, "fig:all_tsne": {"part": ("appendix",)}},
-    "t-SNE of the features of what is remembered, alone and with MKD",
+    {
+        "fig:tsne": Label("t-SNE of what er remembers, alone and with MKD", {"part": ("main",)}),
+        "fig:all_tsne": Label("t-SNE of what each method remembers, alone and with MKD", {"part": ("appendix",)}),
+    },
     cells,
     render,
 )

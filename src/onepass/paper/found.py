@@ -103,6 +103,8 @@ def find(
     precisions = Counter(run.precision for run in runs)
     if precisions:
         notes[-1] += f"; precision {' and '.join(f'{p} ({n})' if len(precisions) > 1 else p for p, n in precisions.items())}"
+    if made_by := commits(runs):
+        notes[-1] += f"; commit {', '.join(made_by)}"
     for paths, what in (
         (unended, "not finished, and ignored"),
         (wanting, "left out, for they were not asked for what is measured here"),
@@ -117,6 +119,12 @@ def find(
     return Found(label, scale, family, tuple(cells), tuple(runs), tuple(notes), data_dir)
 
 
+def commits(runs: Iterable[Run]) -> list[str]:
+    """Those of onepass that the runs were made by, begun or taken up; `+`: with files that were changed since."""
+    envs = (env for run in runs for env in (run.record.env, *run.record.env.get("resumed", ())))
+    return list(dict.fromkeys(env["commit"] for env in envs if env.get("commit")))
+
+
 def state_of(path: Path, config: Config) -> str:
     """`done`, `begun`, `wanting` a probe that the config has, or `damaged`."""
     record = Record(path)
@@ -127,6 +135,7 @@ def state_of(path: Path, config: Config) -> str:
         if not zipfile.is_zipfile(path / "probes.npz") or "summary" not in (record.done or {}):
             return "damaged"
         (path / "stream.json").stat()
+        record.env["precision"]
     except (OSError, ValueError, KeyError, TypeError):
         return "damaged"
     return "done" if all(probe in there for probe in config.to_json()["probes"]) else "wanting"

@@ -48,13 +48,19 @@ class Drawing(NamedTuple):
     figure: Figure
 
 
+class Label(NamedTuple):
+    """What a label of an item shows, in one line, and the keys of the cells that it shows it of."""
+
+    shows: str
+    where: Where = {}
+
+
 @dataclass(frozen=True, eq=False)
 class Item:
     """A table or a figure: a file of this folder each, which ends with `ITEM = Item(...)`."""
 
     name: str  # the file's
-    labels: Mapping[str, Where]  # of the LaTeX (or, for ours, of its kind); each with the keys of the cells that it shows
-    shows: str  # in one line
+    labels: Mapping[str, Label]  # of the LaTeX (or, for ours, of its kind)
     cells: Callable[[Scale, Family], list[Cell]]
     render: Callable[[Found], Table | list[Drawing]]  # once for each label asked for, with its cells
     ours: bool = False  # whether the paper has nothing like it

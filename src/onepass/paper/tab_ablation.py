@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from onepass.distill import MKD, SINGLE_VIEW
 from onepass.paper.found import Found
-from onepass.paper.item import CIFAR100, Cell, Item, Scale, grid, renamed, values
+from onepass.paper.item import CIFAR100, Cell, Item, Label, Scale, grid, renamed, values
 from onepass.paper.published import ABLATION
 from onepass.paper.table import Blocks, Line, Table, accuracy_of, compared
 from onepass.recipes import Family
@@ -48,4 +48,4 @@ def render(found: Found) -> Table:
     return compared("tab_ablation", title, found, blocks, first="predicts")
 
 
-ITEM = Item("tab_ablation", {"tab:ablation": {}}, "which network predicts best after MKD, and one view or two", cells, render)
+ITEM = Item("tab_ablation", {"tab:ablation": Label("which network predicts best after MKD, and one view or two")}, cells, render)

@@ -10,7 +10,7 @@ Smoke: digits, 12 methods x 2 seeds, `tab_clear`'s.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, grid
+from onepass.paper.item import Cell, Item, Label, Scale, grid
 from onepass.paper.published import BACKWARD_TRANSFER
 from onepass.paper.table import Table, by_setting, compared
 from onepass.recipes import Family
@@ -35,8 +35,10 @@ def render(found: Found) -> Table:
 
 ITEM = Item(
     "tab_backward_transfer",
-    {"tab:backward_tf": {"method": MAIN}, "tab:backward_tf_app": {}},
-    "backward transfer at the end, with and without MKD",
+    {
+        "tab:backward_tf": Label("backward transfer at the end of three methods, alone and with MKD", {"method": MAIN}),
+        "tab:backward_tf_app": Label("backward transfer at the end of six methods, alone and with MKD"),
+    },
     cells,
     render,
 )

@@ -9,7 +9,7 @@ Smoke: digits, 14 methods x 2 seeds.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import ALL, METHODS, Cell, Item, Scale, grid
+from onepass.paper.item import ALL, METHODS, Cell, Item, Label, Scale, grid
 from onepass.paper.published import BLURRY, DISAGREEMENTS
 from onepass.paper.table import Table, by_setting, compared
 from onepass.recipes import Family
@@ -24,4 +24,4 @@ def render(found: Found) -> Table:
     return compared("tab_blurry", title, found, by_setting(found, BLURRY), disagreement=DISAGREEMENTS["blurry"])
 
 
-ITEM = Item("tab_blurry", {"tab:blurry_all": {}}, "accuracy on blurry tasks, of every method and teacher but GSA", cells, render)
+ITEM = Item("tab_blurry", {"tab:blurry_all": Label("accuracy on blurry tasks, of every method and teacher but GSA")}, cells, render)

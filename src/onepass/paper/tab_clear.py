@@ -8,7 +8,7 @@ Smoke: digits, 17 methods x 2 seeds.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import ALL, METHODS, Cell, Item, Scale, grid
+from onepass.paper.item import ALL, METHODS, Cell, Item, Label, Scale, grid
 from onepass.paper.published import CLEAR, DISAGREEMENTS
 from onepass.paper.table import Table, by_setting, compared
 from onepass.recipes import Family
@@ -23,4 +23,4 @@ def render(found: Found) -> Table:
     return compared("tab_clear", title, found, by_setting(found, CLEAR), disagreement=DISAGREEMENTS["clear"])
 
 
-ITEM = Item("tab_clear", {"tab:clear_setting_all": {}}, "accuracy on clear tasks, of every method and teacher", cells, render)
+ITEM = Item("tab_clear", {"tab:clear_setting_all": Label("accuracy on clear tasks, of every method and teacher")}, cells, render)

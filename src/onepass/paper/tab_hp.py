@@ -7,7 +7,7 @@ pcr 1, er+te 7, and the recipe's own one more where the printed grid lacks it (e
 
     onepass paper tab_hp --where method=er --run
 
-Smoke: digits, 6 points of er and 2 of er+te, 1 seed.
+Smoke: digits, 3 points of er and 3 of er+te, 1 seed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from onepass.learner import SGD, Adam
 from onepass.methods.derpp import DERpp
 from onepass.methods.dvc import DVC
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, configured, settings, values
+from onepass.paper.item import Cell, Item, Label, Scale, configured, settings, values
 from onepass.paper.published import SEARCHED, Tried
 from onepass.paper.table import Block, Table, Value, accuracy
 from onepass.recipes import PUBLISHED, Family, partial
@@ -143,4 +143,4 @@ def render(found: Found) -> Table:
     return Table("tab_hp", title, ("point", "rank", "held-out accuracy", "in use"), blocks, notes)
 
 
-ITEM = Item("tab_hp", {"tab:all_hp": {}}, "the hyper-parameter search, on held-out training images", cells, render)
+ITEM = Item("tab_hp", {"tab:all_hp": Label("the hyper-parameter search, on held-out training images")}, cells, render)

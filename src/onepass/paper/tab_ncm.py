@@ -11,7 +11,7 @@ Smoke: digits, 12 methods x 2 seeds, `tab_clear`'s.
 
 from onepass import metrics
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, grid, values
+from onepass.paper.item import Cell, Item, Label, Scale, grid, values
 from onepass.paper.published import DISAGREEMENTS, NCM
 from onepass.paper.table import Blocks, Line, Table, compared
 from onepass.probes import NCM as Probe
@@ -46,8 +46,10 @@ def render(found: Found) -> Table:
 
 ITEM = Item(
     "tab_ncm",
-    {"tab:NCM_trick": {"method": MAIN}, "tab:all_ncm_trick": {}},
-    "accuracy by logits and by the nearest class mean of remembered features",
+    {
+        "tab:NCM_trick": Label("accuracy by logits and by the nearest class mean, of four methods", {"method": MAIN}),
+        "tab:all_ncm_trick": Label("accuracy by logits and by the nearest class mean, of six methods"),
+    },
     cells,
     render,
 )

@@ -9,12 +9,12 @@ Smoke: digits, seven methods that differ, 2 seeds.
 """
 
 from onepass.paper.found import Found
-from onepass.paper.item import FAMILIES, METHODS, Cell, Item, Scale, grid, values
+from onepass.paper.item import FAMILIES, METHODS, Cell, Item, Label, Scale, grid, values
 from onepass.paper.published import CLEAR
 from onepass.paper.table import Blocks, Line, Table, compared
 from onepass.recipes import Family
 
-SMOKE = ("er", "er+te", "er+mkd", "er-ace", "er-ace+mkd", "dvc", "dvc+mkd")
+SMOKE = ("er+te", "er+mkd", "er-ace", "er-ace+mkd", "dvc", "dvc+mkd", "gsa")
 
 
 def cells(scale: Scale, family: Family) -> list[Cell]:
@@ -40,4 +40,4 @@ def render(found: Found) -> Table:
     return compared("tab_recipes", title, found, blocks, first="recipe")
 
 
-ITEM = Item("tab_recipes", {"tab:recipes": {}}, "the paper's text against what its code ran", cells, render, ours=True)
+ITEM = Item("tab_recipes", {"tab:recipes": Label("the paper's text against what its code ran")}, cells, render, ours=True)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from onepass.paper.cost import LENGTHS
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, configured, renamed, seeds, settings
+from onepass.paper.item import Cell, Item, Label, Scale, configured, renamed, seeds, settings
 from onepass.paper.published import TEACHER_QUALITY_1, TEACHER_QUALITY_2
 from onepass.paper.table import Line, Table, compared
 from onepass.recipes import Family
@@ -95,8 +95,10 @@ def render(found: Found) -> Table:
 ONE, TWO = {"scenario": ("online", "offline")}, {"scenario": ("two tasks",)}
 ITEM = Item(
     "tab_teacher_quality",
-    {"tab:teacher_quality1": ONE, "tab:teacher_quality2": TWO},
-    "how good a snapshot of the first task is, and what it is worth as a teacher",
+    {
+        "tab:teacher_quality1": Label("how well a first task is learnt: once or in 20 epochs, hard or easy", ONE),
+        "tab:teacher_quality2": Label("what a snapshot of the first task is worth as a teacher", TWO),
+    },
     cells,
     render,
 )

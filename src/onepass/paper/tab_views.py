@@ -15,7 +15,7 @@ from onepass.config import Config
 from onepass.distill import EQUATION_3, MKD, SINGLE_VIEW
 from onepass.paper.cost import units
 from onepass.paper.found import Found
-from onepass.paper.item import Cell, Item, Scale, grid, renamed, values
+from onepass.paper.item import Cell, Item, Label, Scale, grid, renamed, values
 from onepass.paper.published import CLEAR
 from onepass.paper.table import Blocks, Line, Table, compared
 from onepass.recipes import Family
@@ -62,4 +62,4 @@ def render(found: Found) -> Table:
     return compared("tab_views", title, found, blocks, first="views", more=("cost",))
 
 
-ITEM = Item("tab_views", {"tab:views": {}}, "Algorithm 1 against Equation 3: accuracy against cost", cells, render, ours=True)
+ITEM = Item("tab_views", {"tab:views": Label("Algorithm 1 against Equation 3: accuracy against cost")}, cells, render, ours=True)

@@ -195,7 +195,7 @@ def _piped(cells: Sequence[str]) -> str:
 def _latex(table: Table) -> str:
     columns = len(table.columns)
     out = [*(f"% {note}" for note in table.notes), "% needs \\usepackage{booktabs}", "\\begin{table}", "\\centering"]
-    out += [f"\\caption{{{_tex(table.title)}}}", f"\\label{{tab:{table.stem.replace('_', '-')}}}"]
+    out += [f"\\caption{{{_tex(table.title)}}}", f"\\label{{tab:{table.stem.removeprefix('tab_').replace('_', '-')}}}"]
     out += [f"\\begin{{tabular}}{{l{'r' * (columns - 1)}}}", "\\toprule", _ampersands(table.columns)]
     for block in table.blocks:
         out += ["\\midrule"]
