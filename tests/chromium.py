@@ -15,8 +15,8 @@ from typing import Any
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--hide-scrollbars"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
 
@@ -62,7 +62,9 @@ def chromium(folder: Path) -> Iterator[Browser]:
     with subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
         try:
             assert driver.stdout is not None
-            said = next(line for line in driver.stdout if "successfully on port" in line)  # "... was started successfully on port 37251."
+            said = next(
+                line for line in driver.stdout if "successfully on port" in line
+            )  # "... was started successfully on port 37251."
             browser = Browser(said.split("on port")[1].strip(" .\n"))
             browser.start(folder)
             try:

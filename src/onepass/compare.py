@@ -82,9 +82,7 @@ def compare(a: Path, b: Path) -> Comparison:
     seeds = sorted({run.seed for run in one.runs} & {run.seed for run in two.runs})
     unlike = _unlike(one, two)
     if unlike:
-        notes.append(
-            f"They are not on the same stream ({', '.join(unlike)} differ), so no seed of A belongs to one of B: not paired."
-        )
+        notes.append(f"They are not on the same stream: {', '.join(unlike)} differ. So no seed of A belongs to one of B.")
         seeds = []
     elif not seeds:
         notes.append("They share no seed, so nothing is paired: B - A is the difference of the means.")

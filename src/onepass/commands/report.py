@@ -36,7 +36,7 @@ def do(known: argparse.Namespace) -> int:
     from onepass.files import aside
     from onepass.report import gather, page
 
-    out = known.out or _beside(known.runs)
+    out = known.out or beside(known.runs)
     tell = patient()
     gathered = gather(known.runs, known.match, tell)
     said(gathered)
@@ -44,11 +44,10 @@ def do(known: argparse.Namespace) -> int:
         among = f" with `{known.match}` in their paths" if known.match else ""
         folders = ", ".join(f"`{folder}`" for folder in known.runs)
         raise Refused(f"There are no finished runs in {folders}{among}, so there is no page; `onepass runs` lists what there is.")
-    text = page(gathered, tell)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with aside(out) as file:
-            file.write(text.encode())
+            file.write(page(gathered, tell).encode())
     except OSError as error:
         raise Refused(f"`{out}` could not be written ({error.strerror}); give another file with `--out`.") from error
     print(out)
@@ -61,7 +60,7 @@ def said(gathered: "Gathered") -> None:
         print(f"onepass: {note}", file=sys.stderr)
 
 
-def _beside(folders: list[Path]) -> Path:
+def beside(folders: list[Path]) -> Path:
     """In the folder that holds all of them; a run's own folder stays as it is."""
     common = Path(os.path.commonpath([folder.absolute() for folder in folders])) if len(folders) > 1 else folders[0]
     return (common.parent if (common / "config.json").is_file() else common) / "report.html"

@@ -159,6 +159,8 @@ def read(path: Path) -> Run:
             raise LeftOut("not finished")
         if not done["summary"]:
             raise LeftOut("nothing was measured")
+        if not zipfile.is_zipfile(path / "probes.npz"):
+            raise LeftOut("damaged or half-written")
         return _measured(record, done, record.results)
     except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise LeftOut("damaged or half-written") from error

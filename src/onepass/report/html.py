@@ -83,13 +83,15 @@ class Drawer:
         figure.savefig(file, format="svg", transparent=True, dpi=200, metadata=nobody)
         svg = file.getvalue()
         svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :], count=1, flags=re.S)
-        own = f"f{next(self._numbers)}-"
+        own, referred = f"f{next(self._numbers)}-", set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
         # a tag at a time, for the words between them may look like anything
-        svg = re.sub(r"<[^>]*>", lambda tag: _inside(tag[0], own), svg)
+        svg = re.sub(r"<[^>]*>", lambda tag: _inside(tag[0], own, referred), svg)
         svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1).strip()
         return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{svg}</div>'
 
 
-def _inside(tag: str, own: str) -> str:
-    tag = re.sub(r'( id="|href="#|url\(#)', lambda found: found[0] + own, tag)
+def _inside(tag: str, own: str, referred: set[str]) -> str:
+    """A tag with the figure's own ids, of which those go that nothing refers to, and with the page's colours."""
+    tag = re.sub(r' id="([^"]*)"', lambda found: f' id="{own}{found[1]}"' if found[1] in referred else "", tag)
+    tag = re.sub(r'href="#|url\(#', lambda found: found[0] + own, tag)
     return re.sub(r"(?<=: )#[0-9a-f]{6}(?=[;\"])", lambda c: f"var({COLOURS[c[0]]}, {c[0]})" if c[0] in COLOURS else c[0], tag)

@@ -11,7 +11,7 @@ for (const button of document.querySelectorAll("table.sorts th button")) {
     rows.sort((a, b) => {
       const [x, y] = [cell(a), cell(b)].map((c) => (numeric ? ("v" in c.dataset ? Number(c.dataset.v) : null) : c.textContent));
       if (x === null || y === null) return (x === null) - (y === null); // what is not known comes last
-      return sign * (numeric ? x - y : x.localeCompare(y, "en", { numeric: true }));
+      return sign * (numeric ? x - y : x.localeCompare(y, "en"));
     });
     body.append(...rows);
     for (const other of heading.parentElement.cells) if (other.ariaSort) other.ariaSort = other === heading ? order : "none";
