@@ -118,9 +118,9 @@ def table_of_cost(report: Report, limit: int) -> None:
         )
     report.say("### What an engine adds", "")
     report.say(
-        "Two runs side by side on two workers: from opening the engine to its end, less the longer run by its own clock.  What",
-        "is left is fixed: processes that start and import torch, data that is loaded, Ray's own start, its measurement of a run, and the end",
-        "of it all.  It does not grow with the run, so it is given as its share of a run of ten minutes; no run here took ten minutes.",
+        "Two runs side by side on two workers: from opening the engine to its end, less the longer run by its own clock.  What is left",
+        "is fixed: processes that start and import torch, data that is loaded, Ray's own start, its measurement of a run, the end of",
+        "it all.  It does not grow with the run, so it is given as its share of a run of ten minutes; no run here took ten minutes.",
         "",
     )
     report.table(GOALS, rows)
@@ -135,9 +135,9 @@ def table_of_queue(report: Report, count: int) -> None:
         rows.append([title, f"{found['wall']:.1f}", f"{found['before']:.0f}", *grown, f"{1000 * found['wall'] / count:.1f}"])
     report.say(f"### {count} configs in the queue", "")
     report.say(
-        f"{count} submits of one run that is finished, as when a sweep is given again with another engine: each goes through the engine's",
-        "queue to a worker, which finds the record there and returns it.  Nothing is trained, so this is the queue alone.  Resident",
-        "memory of the parent, which keeps no outcome here.",
+        f"{count} submits of one run that is finished, as when a sweep is given again with another engine: each goes through the",
+        "engine's queue to a worker, which finds the record there and returns it.  Nothing is trained, so this is the queue alone.",
+        "Resident memory of the parent, which keeps no outcome here.",
         "",
     )
     report.table(["", "wall, s", "before, MB", "while it is filled, MB", "until all have ended, MB", "ms a config"], rows)
