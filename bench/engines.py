@@ -118,9 +118,10 @@ def table_of_cost(report: Report, limit: int) -> None:
         )
     report.say("### What an engine adds", "")
     report.say(
-        "Two runs side by side on two workers: from opening the engine to its end, less the longer run by its own clock.  What is left",
-        "is fixed: processes that start and import torch, data that is loaded, Ray's own start, its measurement of a run, the end of",
-        "it all.  It does not grow with the run, so it is given as its share of a run of ten minutes; no run here took ten minutes.",
+        "Two runs side by side on two workers: from opening the engine to its end, less the longer run by its own clock.  What",
+        "is left is fixed: processes that start and import torch, data that is loaded, Ray's own start, its measurement of a run,",
+        "the end of it all.  It does not grow with the run, so it is given as its share of a run of ten minutes; no run here took",
+        "ten minutes.",
         "",
     )
     report.table(GOALS, rows)
