@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 
 import torch  # noqa: E402
-from step import Report, header, write  # noqa: E402
+from table import Report, header, write  # noqa: E402
 
 from onepass import recipe, source  # noqa: E402
 from onepass.learner import Learner  # noqa: E402

@@ -7,6 +7,8 @@ iproute2 and util-linux, so it is run by hand:
 
     python bench/two_hosts.py          # SIGKILL to the process that trains on the second host
     python bench/two_hosts.py --host   # SIGKILL to everything on the second host
+
+`--write` puts what came of both, one after the other, into bench/RESULTS.md.
 """
 
 import argparse
@@ -20,7 +22,8 @@ import time
 from pathlib import Path
 
 SRC = Path(__file__).resolve().parents[1] / "src"
-sys.path.insert(0, str(SRC))
+BENCH = Path(__file__).resolve().parent
+sys.path[:0] = [str(SRC), str(BENCH)]
 
 WORDS = ["run", "er+mkd", "--net.width", "8", "--per-class", "20", "--precision", "fp32", "--seeds", *"01234567"]
 HEAD, WORKER = "10.77.0.1", "10.77.0.2"
@@ -68,7 +71,31 @@ def wait_for(what: object, condition: object, seconds: float = 300) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", action="store_true", help="kill all that is on the second host")
+    parser.add_argument("--write", action="store_true", help="do both, and replace this script's section of bench/RESULTS.md")
     args = parser.parse_args()
+    if not args.write:
+        on_two_hosts(args.host)
+        return
+    from step import Report, header, write
+
+    report, rows = Report(), list[list[str]]()
+    report.say(*header("python bench/two_hosts.py --write"), "")
+    for kill_all, what in (False, "the process that trains there"), (True, "everything there"):
+        rows.append([what, *on_two_hosts(kill_all)])
+    head = (
+        "SIGKILL on the second host to",
+        "processes",
+        "runs that ended",
+        "taken up from a checkpoint",
+        "same bits as the local pool",
+        "wall, s",
+    )
+    report.table(head, rows)
+    write("hosts", report.lines)
+
+
+def on_two_hosts(kill_all: bool) -> list[str]:
+    """Processes killed, runs that ended, those taken up, whether the bits are the same, seconds of the command on two hosts."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="onepass-hosts-") as shared:
         for name in "onepass-a", "onepass-b":
             ip("netns", "add", name)
@@ -98,7 +125,7 @@ def main() -> None:
             time.sleep(8)
             started.append(host("onepass-b", WORKER, *RAY, *one, "--address", f"{HEAD}:6379", "--node-ip-address", WORKER))
             time.sleep(8)
-            run(args.host, Path(shared), started[0].pid)
+            return run(kill_all, Path(shared), started[0].pid)
         finally:
             for process in started:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -109,9 +136,10 @@ def main() -> None:
                 ip("netns", "del", name)
 
 
-def run(kill_all: bool, shared: Path, head: int) -> None:
+def run(kill_all: bool, shared: Path, head: int) -> list[str]:
     """The command on the head, in all its namespaces; the kill; the same by the local pool; the comparison."""
     enter = ["nsenter", "--target", str(head), "--mount", "--uts", "--net", *ONEPASS, *WORDS]
+    began = time.monotonic()
     driver = subprocess.Popen([*enter, "--engine", "ray", "--address", f"{HEAD}:6379", "--runs", str(shared / "ray")], env=ENV)
     wait_for("both hosts to train", lambda: training("onepass-a") and training("onepass-b"))
     wait_for("two checkpoints", lambda: len(list((shared / "ray").rglob("checkpoint.safetensors"))) >= 2)
@@ -121,11 +149,13 @@ def run(kill_all: bool, shared: Path, head: int) -> None:
     print(f"killed {len(killed)} processes on the second host", flush=True)
     if driver.wait():
         sys.exit("the command on two hosts failed")
+    wall = time.monotonic() - began
     subprocess.run([*ONEPASS, *WORDS, "--workers", "2", "--runs", str(shared / "pool")], env=ENV, check=True)
-    compare(shared)
+    return [str(len(killed)), *compare(shared), f"{wall:.0f}"]
 
 
-def compare(shared: Path) -> None:
+def compare(shared: Path) -> list[str]:
+    """What is not the same ends the script."""
     import numpy as np
     import torch
     from safetensors.torch import load_file
@@ -142,6 +172,7 @@ def compare(shared: Path) -> None:
         assert all(np.array_equal(v, b.results.arrays[k]) for k, v in a.results.arrays.items())
     again = sum(len(r.env.get("resumed", [])) for r in mine)
     print(f"eight runs, {again} taken up from a checkpoint: the same bits as the local pool's")
+    return [str(len(mine)), str(again), "yes"]
 
 
 if __name__ == "__main__":

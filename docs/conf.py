@@ -13,7 +13,6 @@ extensions = ["myst_nb", "sphinx.ext.autodoc"]
 html_theme, html_title, html_copy_source = "furo", "onepass", False
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
-suppress_warnings = ["toc.empty_glob"]  # pages that others write
 exclude_patterns = ["paper-smoke/tab_*.md"]  # its index has them all
 nb_execution_mode = "off"  # examples/mkd.ipynb is committed with its outputs; a test runs it
 highlight_language = "text"

@@ -3,8 +3,8 @@
 What a block is, its language says:
 
     python     is executed, after docs/preamble.py.  One that begins with a file's name (`# my_net.py`) is that file, too.
-    bash       is understood by the real parsers, and nothing is trained: `onepass run` gets `--explain`, `make` is dry.
-    bash run   is done, with `onepass run` made small.
+    bash       is understood by the real parsers, and nothing is trained: `onepass run` and `search` get `--explain`, `make` is dry.
+    bash run   is done, with `onepass run` and `search` made small.
     json       is taken by `onepass run er+mkd --config FILE`.
     text       is for reading alone.
 
@@ -129,9 +129,12 @@ def shell(block: Block, words: list[str], folder: Path, capsys: pytest.CaptureFi
 
 def onepass_(block: Block, words: list[str], really: bool, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [found for word in words for found in (sorted(glob(word)) or [word] if "*" in word else [word])]
-    run = words[:1] == ["run"]
+    run = words[:1] in (["run"], ["search"])
     if run and not really and "--help" not in words:
         words += ["--explain"]
+        for word in re.findall(r"--device (\S+)", " ".join(words)):  # a page may name one that is not on this machine
+            check(block, re.fullmatch(r"cpu|cuda(:\d+)?", word), f"there is no device `{word}`")
+            words[words.index("--device") + 1] = "cpu"
     capsys.readouterr()
     try:
         if really or run:
@@ -236,6 +239,7 @@ BROKEN = {
     "python without an import": ("python", "EMA(alpha=0.5)"),
     "a field there is not": ("bash", "onepass run er+mkd --optim.rate 3"),
     "a method there is not": ("bash", "onepass run er+mdk"),
+    "a device there is not": ("bash", "onepass run er+mkd --device gpu"),
     "a command there is not": ("bash", "onepass rnus"),
     "a flag of another command": ("bash", "onepass runs --top 3"),
     "a run of what is not there": ("bash run", "onepass predict runs/nothing photos"),

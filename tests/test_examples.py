@@ -17,12 +17,14 @@ from torch import nn
 
 from onepass.cli import main
 from onepass.contract import COMPANIES, Company, check_method
+from onepass.data import source
 from onepass.distill import MKD
 from onepass.learner import Learner
 from onepass.methods.er import ER
 from onepass.nets import ResNet18
 from onepass.record import records
-from onepass.stream import Batch, Spec
+from onepass.seeds import Seeds
+from onepass.stream import Batch, Blurry, Clear, Spec
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -44,7 +46,14 @@ def example(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 
 
 def test_every_example_is_tested_here() -> None:
-    assert sorted(f.stem for f in EXAMPLES.glob("*.py")) == ["new_method", "new_teacher", "own_loop"]
+    assert sorted(f.stem for f in EXAMPLES.glob("*.py")) == [
+        "blurry_stream",
+        "image_folder",
+        "new_method",
+        "new_teacher",
+        "own_loop",
+        "resume",
+    ]
 
 
 # ---- a loop of one's own
@@ -69,6 +78,61 @@ def test_the_loop_of_ones_own_is_short_and_uses_four_lines_of_onepass() -> None:
     for number, call in zip("1234", ("EMA(alpha=", "mkd_loss(", "teacher.update(model)", "average(model, teacher)"), strict=True):
         assert call in marked[number]
         assert text.count(call) == 1
+
+
+# ---- a folder of images that keeps changing
+
+
+@pytest.mark.parametrize("example", ["image_folder"], indirect=True)
+def test_a_folder_that_grows_is_learnt_once_and_again_after_a_restart(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "digits"
+    first = example.demo(folder, each=4, width=2)
+    said = capsys.readouterr().out
+    assert said.count("40 images of 10 classes") == 1 and "1757 digits that were never learnt: " in said
+    again = example.Watcher(folder, None)  # from its file
+    assert again.learner.images_seen == first.learner.images_seen == 40
+    assert again.look() == 0
+    (folder / "digit 3" / "half.png").write_bytes(next((folder / "digit 3").glob("*.png")).read_bytes()[:60])
+    (folder / "digit 3" / "notes.txt").write_text("no image")
+    assert again.look() == 1 and again.learner.images_seen == 40  # what cannot be read yet is looked at again
+    whole = next((folder / "digit 3").glob("[0-9]*.png"))
+    (folder / "digit 3" / "half.png").write_bytes(whole.read_bytes())
+    again.look()
+    assert again.learner.images_seen == 41 and again.look() == 0
+    assert example.Watcher(folder, None).learner.images_seen == 41
+
+
+# ---- a stream without boundaries
+
+
+@pytest.mark.parametrize("example", ["blurry_stream"], indirect=True)
+def test_a_blurry_stream_is_seen_and_learnt_from(example: ModuleType, tmp_path: Path) -> None:
+    data = source("digits").load()
+    clear, blurry = (
+        example.picture(order.over(data.train, data.names, Seeds(0))) for order in (Clear(tasks=5), Blurry(tasks=5, scale=300))
+    )
+    assert len(clear) == len(blurry) == 10 and {len(row) for row in (*clear, *blurry)} == {example.PARTS}
+    assert clear[0].rstrip() and not clear[0][7:].strip() and not clear[9][:23].strip()
+    assert sum(len(row.replace(" ", "")) for row in blurry) > 2 * sum(len(row.replace(" ", "")) for row in clear)
+    record = example.learn("er+mkd", 30, str(tmp_path), limit=12, width=2)
+    assert record.config["config"]["stream"] == {"is": "Blurry", "tasks": 5, "scale": 30, "sequential": False}
+    assert record.done is not None and 0 <= record.summary["accuracy"] <= 1
+
+
+# ---- a run that is killed
+
+
+@pytest.mark.parametrize("example", ["resume"], indirect=True)
+def test_a_killed_run_ends_with_the_same_bits(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of the child: bits depend on their number
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    assert example.main(limit=400, width=2)
+    found = re.fullmatch(r"killed after about (\d+) of 400 images, taken up again: the same bits\n", capsys.readouterr().out)
+    assert found is not None and 0 < int(found[1]) < 400
 
 
 # ---- a method and a teacher of one's own

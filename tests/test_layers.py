@@ -15,8 +15,8 @@ RINGS = """
     seeds augment stream arrivals data held_out boundaries memory nets
     step method methods distill graph learner
     contract probes metrics config recipes record loop
-    engine pool needs store place worker cluster search
-    figures predict terminal doctor report paper
+    engine pool needs store place worker cluster space search
+    figures predict terminal doctor report paper compare
     given checkup export online adapters commands cli
 """.split()
 ONLY = {"data": {"data", "errors", "files", "images", "seeds", "augment", "stream"}}  # narrower than its place

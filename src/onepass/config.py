@@ -388,6 +388,34 @@ def with_field(config: Config, path: str, given: Any) -> Config:
     return changed
 
 
+def changes(before: Config, after: Config) -> dict[str, str] | None:
+    """The fields, and their texts, by which `with_fields` makes `after` of `before`; None: flags cannot say it."""
+    heads: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    try:
+        there = {path: value for path, _, _, value in leaves(before)}
+        for path, hint, _, value in leaves(after):
+            if is_dataclass(value) and not isinstance(value, type):
+                if type(there.get(path)) is not type(value):
+                    heads[path] = name_of(type(value))
+                    made = build(hint, heads[path], path)
+                    there |= {f"{path}.{inner}": v for inner, _, _, v in leaves(made)}
+            elif there[path] != value:
+                texts[path] = text_of(value)
+        return heads | texts if with_fields(before, heads | texts)[0] == after else None
+    except Refused:
+        return None
+
+
+def text_of(value: Any) -> str:
+    """A value as a flag says it."""
+    if isinstance(value, tuple):
+        items = cast(tuple[Any, ...], value)
+        plain = all(isinstance(v, (int, float, str)) for v in items)
+        return ",".join(text_of(v) for v in items) if plain else json.dumps(to_json(items), separators=(",", ":"))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _set(kind: type, tree: dict[str, Any], path: str, given: Any, whole: str) -> bool:
     head, _, rest = path.partition(".")
     if head not in (f.name for f in fields(kind)):

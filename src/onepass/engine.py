@@ -55,12 +55,14 @@ class Engine(Protocol):
         ...
 
 
-def drive(at_work: AtWork, under_way: Callable[[], bool]) -> bool:
-    """Listen as long as something is under way.  Ctrl-C or SIGTERM stops every run where it can be taken up, a second one
-    at once.  Says whether it was stopped."""
+def drive(at_work: AtWork, under_way: Callable[[], bool], begin: Callable[[], None] | None = None) -> bool:
+    """Listen as long as something is under way; `begin` is called in between and may submit more, until it is stopped.  Ctrl-C
+    or SIGTERM stops every run where it can be taken up, a second one at once.  Says whether it was stopped."""
     with _asked_to_stop() as stop:
         heeded = 0
         while under_way():
+            if begin is not None and not stop:
+                begin()
             at_work.listen(0.2)
             if len(stop) > heeded:
                 heeded = len(stop)

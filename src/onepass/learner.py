@@ -22,6 +22,7 @@ from onepass.stream import Batch, Spec
 from onepass.teachers import Follower, Teacher, average
 
 Infer = Literal["student", "teacher", "average"]
+ROWS = 100  # images predicted at a time: what a learner's update needs is more, so that a run's peak is not here
 
 
 class Optim(Protocol):
@@ -175,12 +176,12 @@ class Learner:
 
     def backward(self, step: Step) -> Tensor | None:
         """The loss of an update, and its gradients."""
+        self.optimizer.zero_grad(set_to_none=True)  # before the forwards, which then have their room
         loss = self.method.loss(step)
         if loss is not None and self.distill is not None:
             loss = self.distill.loss(step, loss)
         step.close()
         if loss is not None:
-            self.optimizer.zero_grad(set_to_none=True)
             self.scaler.scale(loss).backward()  # the identity outside fp16
         return loss
 
@@ -286,7 +287,7 @@ class Learner:
         teacher = self.followers["teacher"]
         return teacher.net if which == "teacher" else average(self.student, teacher)
 
-    def logits(self, x: Tensor, which: Infer | None = None, rows: int = 250) -> Tensor:
+    def logits(self, x: Tensor, which: Infer | None = None, rows: int = ROWS) -> Tensor:
         """Logits of uint8 images, (n, classes) on the host; moves nothing of the learner."""
         _bytes(x)
         if not self.classes:
@@ -294,7 +295,7 @@ class Learner:
         with predicting(self.network(which)) as net:
             return answers(net, x, self.precision, self.device, rows)[:, : self.classes]
 
-    def features(self, x: Tensor, which: Infer | None = None, rows: int = 250, precision: str | None = None) -> Tensor:
+    def features(self, x: Tensor, which: Infer | None = None, rows: int = ROWS, precision: str | None = None) -> Tensor:
         """What the classifier is given of uint8 images, (n, d) on the host; moves nothing of the learner."""
         _bytes(x)
         with predicting(self.network(which)) as net:
@@ -351,7 +352,7 @@ class Learner:
 
 
 @torch.no_grad()
-def answers(ask: Callable[[Tensor], Tensor], x: Tensor, precision: str, device: torch.device, rows: int = 250) -> Tensor:
+def answers(ask: Callable[[Tensor], Tensor], x: Tensor, precision: str, device: torch.device, rows: int = ROWS) -> Tensor:
     """What a network in evaluation mode, or a part of it, says of uint8 images, so many at a time, on the host."""
     dtype = torch.float64 if precision == "fp64" else torch.float32
     with low_precision(precision, device), repeatable(device):

@@ -28,6 +28,7 @@ class Progress:
     total: int
     seconds: float
     accuracy: float | None
+    measured: int | None = None  # images seen when it was
 
 
 class Interrupted(KeyboardInterrupt):
@@ -71,6 +72,7 @@ def run(
         if isinstance(teacher, FrozenFollower):
             teacher.load(weights_of_another(config, Path(root), data_dir))
         accuracy: float | None = None
+        measured: int | None = None
         try:
             recorder.open(stream, fingerprint, test.y, learner)
             probes = recorder.probes
@@ -86,14 +88,17 @@ def run(
                 if due:
                     for probe in due:
                         recorder.write(clock, probe(learner, stream, test, moment))
-                    accuracy = recorder.results.latest()
+                    times, along = recorder.results.curve()
+                    if len(times):
+                        accuracy, measured = float(along[-1]), int(times[-1])
                 recorder.seconds["train"] += learnt - looked
                 recorder.seconds["probe"] += time.perf_counter() - learnt + looked - began
-                if tell is not None:
-                    tell(Progress(after, len(stream), recorder.seconds["train"], accuracy))
-                if moment.task_end or recorder.save_due or stop.is_set():
+                stopping = stop.is_set()
+                if moment.task_end or recorder.save_due or stopping:
                     recorder.save(learner)
-                if stop.is_set():
+                if tell is not None:  # after the checkpoint: who hears it may not want the rest
+                    tell(Progress(after, len(stream), recorder.seconds["train"], accuracy, measured))
+                if stopping:
                     raise Interrupted(f"stopped after {after} of {len(stream)} images; saved in {recorder.path}")
             return recorder.finish(learner)
         except OSError as error:

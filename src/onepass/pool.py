@@ -252,12 +252,12 @@ def _work(i: int, config: Config | dict[str, Any], root: Path, data_dir: Path | 
 
 def seldom(tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """Says no more than a person can follow, but every new accuracy."""
-    last, accuracy = 0.0, None
+    last, measured = 0.0, None
 
     def told(progress: Progress) -> None:
-        nonlocal last, accuracy
-        if time.monotonic() - last > 0.25 or progress.accuracy != accuracy:
-            last, accuracy = time.monotonic(), progress.accuracy
+        nonlocal last, measured
+        if time.monotonic() - last > 0.25 or progress.measured != measured:
+            last, measured = time.monotonic(), progress.measured
             tell(progress)
 
     return told

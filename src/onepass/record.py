@@ -317,7 +317,7 @@ class Recorder:
             if not np.isfinite(list(row.values())).all():
                 self._append("log.jsonl", "".join(text))
                 bad = next(n for n, v in row.items() if not np.isfinite(v))
-                raise Refused(
+                raise Diverged(
                     f"The {bad} of `{self.config.title}` (seed {self.config.seed}) is {row[bad]} at update {updates}, after "
                     f"{samples} images: it diverged. Take a smaller learning rate (`--optim.lr`); the last good checkpoint is kept."
                 )
@@ -405,6 +405,10 @@ def _save_tensors(tensors: dict[str, Tensor], name: str, meta: dict[str, str]) -
 
 def _read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
+
+
+class Diverged(Refused):
+    """A loss is no number any more."""
 
 
 class Busy(Refused):

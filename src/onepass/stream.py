@@ -94,13 +94,17 @@ class Pass:
         return len(self.order)
 
     def batches(self, size: int, start: int = 0) -> Iterator[Batch]:
-        """Batches of `size`, from sample `start` on.  At the end of a sharp task there may be a shorter one."""
+        """Batches of `size`, from sample `start` on.  At the end of a sharp task there may be a shorter one.
+
+        An image that would be left alone goes with the batch before it: batch-norm cannot normalise a single one of 8x8.
+        """
         if size < 1:
             raise Refused(f"Batches of {size} images would never end the stream; take at least 1.")
         stops = (*self.task_ends, len(self)) if self.sharp else (len(self),)
         for stop in stops:
             while start < stop:
-                rows = self.order[start : min(start + size, stop)]
+                alone = size > 1 and stop - start == size + 1
+                rows = self.order[start : min(start + size + alone, stop)]
                 yield Batch(self.x[rows.to(self.x.device, non_blocking=True)], self.y[rows], name="stream")
                 start += len(rows)
 

@@ -1,6 +1,5 @@
 """What a person sees in a terminal: live progress, tables of results, lists of fields."""
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from onepass import metrics
-from onepass.config import FAMILIES, Config, leaves, to_json
+from onepass.config import FAMILIES, Config, leaves, text_of
 from onepass.engine import Outcome
 from onepass.errors import Refused
 from onepass.loop import Interrupted, Progress
@@ -65,14 +64,17 @@ class Live:
             return  # it never began: why, is said at the end, in one line
         if self._live is None and not self._headed:
             self._headed = True
-            names = [self._name(j) for j in range(len(self.configs))]
-            shown = names if len(names) <= MANY else [*names[:MANY], "..."]
-            print(f"{counted(len(names), 'run')}: {', '.join(shown)}", file=sys.stderr, flush=True)
+            print(self._about(), file=sys.stderr, flush=True)
         if self._live is None and (ended or time.monotonic() - self._last > 5):
             self._last = time.monotonic()
             shown = [i] if ended else [j for j, s in self.state.items() if isinstance(s, Progress)]
             for j in shown:
                 print("  ".join((self._name(j), *(c for c in self._cells(j) if c))), file=sys.stderr, flush=True)
+
+    def _about(self) -> str:
+        names = [self._name(i) for i in range(len(self.configs))]
+        shown = names if len(names) <= MANY else [*names[:MANY], "..."]
+        return f"{counted(len(names), 'run')}: {', '.join(shown)}"
 
     def _name(self, i: int) -> str:
         return f"{self.configs[i].title} seed {self.configs[i].seed}"
@@ -218,7 +220,7 @@ def fields_help(config: Config) -> str:
     """Every field of a config as a flag, with its type and its value."""
     rows = [["flag", "type", "value"]]
     for path, hint, _, value in leaves(config):
-        shown = type(value).__name__ if is_dataclass(value) else _text(value)
+        shown = type(value).__name__ if is_dataclass(value) else text_of(value)
         rows.append([f"--{path.replace('_', '-')}", _kind(hint), shown])
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     return "\n".join(f"  {a.ljust(widths[0])}  {b.ljust(widths[1])}  {c}".rstrip() for a, b, c in rows)
@@ -233,18 +235,11 @@ def explain(plans: Sequence[tuple[Config, Mapping[str, str]]], root: Path) -> st
             default = field.default is not MISSING and value == field.default
             above = [path[:i] for i in range(len(path) + 1) if path[:i] in sources and (path + ".")[i] == "."]
             source = sources[above[-1]] if above else "default" if default else "recipe"
-            rows.append([path, type(value).__name__ if is_dataclass(value) else _text(value), source])
+            rows.append([path, type(value).__name__ if is_dataclass(value) else text_of(value), source])
         parts.append(f"{config.title}, seed {config.seed} -> {root / config.folder}\n\n{table(rows)}")
     return (
         "\n\n".join(parts) + "\n\nA flag comes before the --config file, the file before the recipe, the recipe before the default."
     )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        plain = all(isinstance(v, (int, float, str)) for v in value)
-        return ",".join(_text(v) for v in value) if plain else json.dumps(to_json(value), separators=(",", ":"))
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _kind(hint: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onepass.errors import Refused
 
-NAMES = ("run", "runs", "predict", "data", "paper", "doctor")
+NAMES = ("run", "runs", "report", "compare", "predict", "data", "search", "paper", "doctor")
 """In the order in which `onepass --help` has them."""
 
 

@@ -75,16 +75,16 @@ def _run(words: list[str], known: argparse.Namespace, rest: list[str]) -> int:
     from onepass.pool import sweep
     from onepass.terminal import Live, explain, fields_help, results
 
-    plans = _plans(words, known, fields(rest))
+    asked = plans(words, known, fields(rest))
     if known.help:
         parser().print_help()
-        for word, plan in {plan.config.title: plan for plan in plans}.items():
+        for word, plan in {plan.config.title: plan for plan in asked}.items():
             print(f"\nfields of {word}:\n\n{fields_help(plan.config)}")
         return 0
     if known.explain:
-        print(explain([(plan.config, plan.sources) for plan in plans], known.runs))
+        print(explain([(plan.config, plan.sources) for plan in asked], known.runs))
         return 0
-    configs = [plan.config for plan in plans]
+    configs = [plan.config for plan in asked]
     gather(configs, known)
     where = engine(known.engine, workers=known.workers, address=known.address, store=known.store)
     with Live(configs) as live:
@@ -111,7 +111,7 @@ class Plan:
     sources: dict[str, str]
 
 
-def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -> list[Plan]:
+def plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -> list[Plan]:
     """The configs that were asked for: the recipe, then --config, then flags."""
     from onepass.config import Config, build, to_json, with_fields, with_source_fields
     from onepass.data import source
@@ -131,10 +131,10 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
     if ".py:" in given.get("net", ""):
         given["net"] = {"is": "Custom", "build_from": given["net"]}
     given |= flags
-    plans: dict[str, Plan] = {}
+    found: dict[str, Plan] = {}
     wrong = dict.fromkeys(given, 0) | dict.fromkeys((leaves := {} if whole else dict(_leaves(tree))), 0)
-    asked = [(word, seed) for word in words or [None] for seed in seeds]
-    for word, seed in asked:
+    wanted = [(word, seed) for word in words or [None] for seed in seeds]
+    for word, seed in wanted:
         sources: dict[str, str] = {}
         mine = given if seed is None else given | {"seed": seed}
         if word is None:
@@ -160,11 +160,11 @@ def _plans(words: list[str], known: argparse.Namespace, flags: dict[str, str]) -
         for path in missing:
             wrong[path] += 1
         sources |= dict.fromkeys(mine.keys() - missing, "flag")
-        plans.setdefault(str(config.folder), Plan(config, sources))
+        found.setdefault(str(config.folder), Plan(config, sources))
     for path, times in wrong.items():
-        if times == len(asked):
-            raise _no_field(path, path in flags, list(plans.values()))
-    return list(plans.values())
+        if times == len(wanted):
+            raise _no_field(path, path in flags, list(found.values()))
+    return list(found.values())
 
 
 def _tree(file: Path | None) -> dict[str, Any]:

@@ -14,8 +14,7 @@ class Stored:
     """uint8 (n, c, h, w) in a file.  It is indexed, sliced, split and moved as a tensor is, and each time reads what was asked for.
 
     The file is kept open: rows stay what they are if it is deleted or another takes its name.  It is not mapped: the pages once
-    read would count as this process's memory, 20 GB in the end, and to fault one in costs five times what reading it does
-    (bench/RESULTS.md).  What is read twice comes from the system's cache.
+    read would count as this process's memory, 20 GB in the end.  What is read twice comes from the system's cache.
     """
 
     dtype, device, ndim = torch.uint8, torch.device("cpu"), 4

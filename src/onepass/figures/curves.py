@@ -19,10 +19,12 @@ class Curve(NamedTuple):
 
 
 @styled
-def along_the_stream(curves: Mapping[str, Sequence[Curve]], task_ends: Sequence[int], title: str) -> Figure:
+def along_the_stream(
+    curves: Mapping[str, Sequence[Curve]], task_ends: Sequence[int], title: str, what: str = "accuracy on the tasks so far (%)"
+) -> Figure:
     """The accuracy of each method over time: its mean over seeds, in a band of one standard deviation either side."""
     figure = Figure(figsize=(6.6, 3.6))
-    axes = figure.add_subplot(xlabel="images seen", ylabel="accuracy on the tasks so far (%)")
+    axes = figure.add_subplot(xlabel="images seen", ylabel=what)
     _mark(axes, task_ends)
     lines: dict[str, Line2D] = {}
     for method, seeds in curves.items():
@@ -40,6 +42,27 @@ def along_the_stream(curves: Mapping[str, Sequence[Curve]], task_ends: Sequence[
     least, most = min(map(len, curves.values())), max(map(len, curves.values()))
     count = f"{most}" if least == most else f"{least} to {most}"
     head(axes, title, f"Mean of {count} seeds, in a band of one standard deviation" if most > 1 else "")
+    return laid_out(figure)
+
+
+@styled
+def networks(panels: Mapping[str, Mapping[str, Curve]], task_ends: Sequence[int], title: str, note: str = "") -> Figure:
+    """The accuracy of each network of a method at the ends of tasks, a panel for each method and a colour for each network."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(6.6, 3.4) if columns == 1 else (2.7 * columns + 0.5, 2.2 * rows + 0.9))
+    over_all(figure, title, note)
+    shared = None
+    for i, (name, curves) in enumerate(panels.items()):
+        axes = shared = figure.add_subplot(rows, columns, i + 1, title=name, sharex=shared, sharey=shared)
+        axes.set(ylabel="accuracy (%)" if i % columns == 0 else "", xlabel="images seen" if i + columns >= len(panels) else "")
+        _mark(axes, task_ends)
+        for label, curve in curves.items():
+            axes.plot(curve.samples, 100 * curve.accuracy, marker="o", markersize=3, label=label)
+        axes.set(xlim=(0, None))
+        axes.locator_params(axis="x", nbins=6 if columns == 1 else 3)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    legend(figure)
     return laid_out(figure)
 
 

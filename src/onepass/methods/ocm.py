@@ -46,9 +46,9 @@ class OCM(Method):
     """Online continual learning through mutual information maximisation (Guo et al., 2022).
 
     With R the sixteen rotations, A the augmentation, u the projection and f the features, both of unit length, and
-    S = s (u f' + u u') for a random window f of the features as wide as u:
+    S = s (u f' + u u') for a random window f of the features as wide as u, in the first task and later:
 
-    first   L = Ln(stream) + CE(z(A(stream))) in the first task
+    first   L = Ln(stream) + CE(z(A(stream)))
     later   L = Ln(stream) + Luni(replay) + Lpre(replay) + CE(z(A(replay))) + MSE(z_prev, z; A(replay), old classes)
 
     Ln, Luni, Lpre are contrasts of S (Lpre: of u(R) with the previous model's) with `losses.contrast`; s is 1 in the first task and

@@ -12,10 +12,11 @@ Smoke: digits, 3 points of er and 3 of er+te, 1 seed.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from onepass.config import Config
+from onepass.errors import unknown
 from onepass.held_out import LastTenth
 from onepass.learner import SGD, Adam
 from onepass.methods.derpp import DERpp
@@ -24,7 +25,8 @@ from onepass.paper.found import Found
 from onepass.paper.item import Cell, Item, Label, Scale, configured, settings, values
 from onepass.paper.published import SEARCHED, Tried
 from onepass.paper.table import Block, Table, Value, accuracy
-from onepass.recipes import Family, partial
+from onepass.recipes import PUBLISHED, Family, partial
+from onepass.space import Dimension
 from onepass.teachers import EMA, HypoExponential
 
 SHOWN = 10  # of each method's points, the best
@@ -66,11 +68,38 @@ def _set(config: Config, point: Mapping[str, float | str], family: Family) -> Co
         method = replace(method, rate=lr)
     if isinstance(method, DERpp):
         method = replace(method, alpha=float(point["alpha"]), beta=float(point["beta"]))
-    if isinstance(teacher, HypoExponential):
+    if isinstance(teacher, HypoExponential) and "mu" in point:
         teacher = replace(teacher, mu=float(point["mu"]), c2=float(point["c2"]))
-    if isinstance(teacher, EMA):
+    if isinstance(teacher, EMA) and "alpha" in point and not isinstance(method, DERpp):
         teacher = replace(teacher, alpha=float(point["alpha"]))
     return replace(config, method=method, teacher=teacher, optim=optim, augment=augment)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the paper tried for a method, as a space to search; a method with a suffix has its method's own."""
+
+    base: Config
+    family: Family = "default"
+
+    @property
+    def tried(self) -> Tried:
+        word = self.base.title.removesuffix(PUBLISHED)
+        found = SEARCHED.get(word) or SEARCHED.get(word.partition("+")[0])
+        if found is None:
+            raise unknown("grid of the paper's for", word, SEARCHED)
+        return found
+
+    @property
+    def dimensions(self) -> Mapping[str, Dimension]:
+        return {name: tried for name, tried in self.tried.items() if len(tried) > 1}
+
+    def asks(self, name: str, point: Mapping[str, float | str]) -> bool:
+        return name != "momentum" or point.get("optim", self.tried["optim"][0]) == "SGD"
+
+    def at(self, point: Mapping[str, float | str]) -> Config:
+        fixed = {name: tried[0] for name, tried in self.tried.items() if len(tried) == 1}
+        return _set(self.base, fixed | dict(point), self.family)
 
 
 def described(config: Config) -> dict[str, str]:
