@@ -32,7 +32,8 @@ def render(found: Found) -> list[Drawing]:
     for run in kept:
         rows[run.cell.keys["method"]].append((run.record.done or {})["seconds_of"]["train"] / 60)
     left = len(found.runs) - len(kept)
-    note = f"{most}; mean over the seeds\n{found.about}" + (f"; {left} of another machine or precision left out" if left else "")
+    note = f"{most}; mean over the seeds; runs that went side by side took longer than alone\n{found.about}"
+    note += f"; {left} of another machine or precision left out" if left else ""
     return [Drawing("fig_time_consumption", figures.minutes(rows, f"Training time: {found.setting}", note))]
 
 
