@@ -364,8 +364,9 @@ def test_ctrl_c_saves_the_runs_and_leaves_nothing_running(name: str, folder: Pat
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src"), "OMP_NUM_THREADS": "1"} | dict([mark.split("=")])
     words = f"run er --seeds 0 1 --workers 2 --engine {name} --net {folder / 'net.py'}:build --per-class 6 --precision fp32"
     gate.write_text("12")
-    call = [sys.executable, "-m", "onepass.cli", *words.split(), "--runs", str(runs)]
-    child = subprocess.Popen(call, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    call, said = [sys.executable, "-m", "onepass.cli", *words.split(), "--runs", str(runs)], folder / f"said-{name}"
+    with open(said, "w") as file:
+        child = subprocess.Popen(call, env=env, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True)
     try:
         wait_for(lambda: len(list(runs.rglob("checkpoint.safetensors"))) == 2, 300)
         assert len(marked(mark)) >= 3
@@ -373,7 +374,7 @@ def test_ctrl_c_saves_the_runs_and_leaves_nothing_running(name: str, folder: Pat
         time.sleep(1)
         gate.unlink()
         assert child.wait(300) == 130
-        assert child.stderr is not None and "2 runs were stopped and saved; the same command goes on" in child.stderr.read()
+        assert "2 runs were stopped and saved; the same command goes on" in said.read_text()
         wait_for(lambda: not marked(mark), 30)
     finally:
         gate.unlink(missing_ok=True)
