@@ -32,6 +32,14 @@ from onepass.nets import ResNet18  # noqa: E402
 from onepass.record import Record, records  # noqa: E402
 
 TEN_MINUTES = 600.0
+COST = """\
+Two runs side by side on two workers: from opening the engine to its end, less the longer run by its own clock. What is left is
+fixed: processes that start and import torch, data that is loaded, Ray's own start, its measurement of a run, and the end of it all.
+It does not grow with the run, so it is given as its share of a run of ten minutes; no run here took ten minutes."""
+QUEUE = """\
+{count} submits of one run that is finished, as when a sweep is given again: each goes through the engine's queue to a worker,
+which finds the record there and returns it. Nothing is trained, so this is the queue alone. Resident memory of the parent, which
+keeps no outcome."""
 KINDS = {"one after the other": ("local", 1), "pool, 2 workers": ("local", 2), "Ray, 2 workers": ("ray", 2)}
 
 
@@ -116,14 +124,7 @@ def table_of_cost(report: Report, limit: int) -> None:
                 unit=" %",
             )
         )
-    report.say("### What an engine adds", "")
-    report.say(
-        "Two runs side by side on two workers: from opening the engine to its end, less the longer run by its own clock.  What",
-        "is left is fixed: processes that start and import torch, data that is loaded, Ray's own start, its measurement of a run,",
-        "the end of it all.  It does not grow with the run, so it is given as its share of a run of ten minutes; no run here took",
-        "ten minutes.",
-        "",
-    )
+    report.say("### What an engine adds", "", COST, "")
     report.table(GOALS, rows)
 
 
@@ -134,13 +135,7 @@ def table_of_queue(report: Report, count: int) -> None:
             found = child("queue", title, str(count), folder)
         grown = [f"{found[b] - found[a]:+.1f}" for a, b in (("opened", "queued"), ("queued", "end"))]
         rows.append([title, f"{found['wall']:.1f}", f"{found['before']:.0f}", *grown, f"{1000 * found['wall'] / count:.1f}"])
-    report.say(f"### {count} configs in the queue", "")
-    report.say(
-        f"{count} submits of one run that is finished, as when a sweep is given again with another engine: each goes through the",
-        "engine's queue to a worker, which finds the record there and returns it.  Nothing is trained, so this is the queue alone.",
-        "Resident memory of the parent, which keeps no outcome here.",
-        "",
-    )
+    report.say(f"### {count} configs in the queue", "", QUEUE.format(count=count), "")
     report.table(["", "wall, s", "before, MB", "while it is filled, MB", "until all have ended, MB", "ms a config"], rows)
 
 
@@ -169,8 +164,8 @@ def main() -> None:
     report, began, others = Report(), time.monotonic(), Others()
     report.say(*header(" ".join(["python bench/engines.py", *sys.argv[1:]])), "")
     source("digits").load()  # decoded before anything is timed
-    table_of_eight(report, 40 if args.quick else 1400)
-    table_of_cost(report, 40 if args.quick else 400)
+    table_of_eight(report, 20 if args.quick else 1400)
+    table_of_cost(report, 20 if args.quick else 400)
     table_of_queue(report, 20 if args.quick else 1000)
     share = others.share()
     noisy = "" if share < 0.03 else " **Noisy: to be measured again on an idle machine.**"

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -344,3 +345,39 @@ def test_a_cluster_is_joined_by_its_address(token: str | None, said: str, ray: A
     call = [sys.executable, "-c", JOIN, address, str(folder / "joined")]
     done = subprocess.run(call, env=env, capture_output=True, text=True, timeout=300)
     assert said in done.stdout and "Traceback" not in done.stderr, done.stdout + done.stderr
+
+
+def marked(mark: str) -> list[int]:
+    """Every process that has this in its environment: all that a command started, whoever their parents are by now."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("name", ["local", "ray"])
+def test_ctrl_c_saves_the_runs_and_leaves_nothing_running(name: str, folder: Path) -> None:
+    """SIGINT to the command alone; a terminal would send it to its workers as well."""
+    runs, gate, mark = folder / f"stopped-{name}", folder / "gate", f"ONEPASS_TEST_MARK={name}-{os.getpid()}"
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src"), "OMP_NUM_THREADS": "1"} | dict([mark.split("=")])
+    words = f"run er --seeds 0 1 --workers 2 --engine {name} --net {folder / 'net.py'}:build --per-class 6 --precision fp32"
+    gate.write_text("12")
+    call, said = [sys.executable, "-m", "onepass.cli", *words.split(), "--runs", str(runs)], folder / f"said-{name}"
+    with open(said, "w") as file:
+        child = subprocess.Popen(call, env=env, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True)
+    try:
+        wait_for(lambda: len(list(runs.rglob("checkpoint.safetensors"))) == 2, 300)
+        assert len(marked(mark)) >= 3
+        child.send_signal(signal.SIGINT)
+        time.sleep(1)
+        gate.unlink()
+        assert child.wait(300) == 130
+        assert "2 runs were stopped and saved; the same command goes on" in said.read_text()
+        wait_for(lambda: not marked(mark), 30)
+    finally:
+        gate.unlink(missing_ok=True)
+        for pid in marked(mark):
+            os.kill(pid, signal.SIGKILL)
+    assert len(list(runs.rglob("checkpoint.safetensors"))) == 2 and not list(runs.rglob("done.json"))
