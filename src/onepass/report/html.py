@@ -86,7 +86,9 @@ class Drawer:
         own, referred = f"f{next(self._numbers)}-", set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
         # a tag at a time, for the words between them may look like anything
         svg = re.sub(r"<[^>]*>", lambda tag: _inside(tag[0], own, referred), svg)
-        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1).strip()
+        width = re.search(r'width="([\d.]+pt)"', svg)
+        size = f'style="--width:{width[1]}"' if width else ""
+        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" {size} ', 1).strip()
         return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{svg}</div>'
 
 

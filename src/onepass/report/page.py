@@ -61,10 +61,10 @@ def _left_out(gathered: Gathered) -> str:
     if not gathered.left_out:
         return ""
     notes = [
-        f"<li>{escape(note)}{folded('which', '<br>'.join(f'<code>{escape(str(path))}</code>' for path in paths))}</li>"
+        folded(note, "<br>".join(f"<code>{escape(str(path))}</code>" for path in paths))
         for note, paths in zip(gathered.notes(), gathered.left_out.values(), strict=True)
     ]
-    return f'<div class="left-out">Not on this page:<ul>{"".join(notes)}</ul></div>'
+    return f'<div class="left-out"><p>Not on this page:</p>{"".join(notes)}</div>'
 
 
 # -- at a glance ---------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def _summary(gathered: Gathered) -> Iterator[str]:
             number(len(group.runs), 0),
             _mean(group, lambda run: run.speed, 0),
             _mean(group, lambda run: run.seconds),
-            *([Cell(setting.name)] if several else []),
+            *([Cell(setting.name, kind="wraps")] if several else []),
         ]
         for setting in gathered.settings
         for group in setting.groups
@@ -113,7 +113,7 @@ def _runs(gathered: Gathered) -> str:
             number(run.speed, 0),
             number(run.seconds),
             number(run.peak, 0),
-            Cell(setting.name),
+            Cell(setting.name, kind="wraps"),
         ]
         for setting in gathered.settings
         for group in setting.groups
@@ -218,9 +218,10 @@ def _confusion(groups: Sequence[Group], draw: Drawer) -> Iterator[str]:
     shown = [group for group in groups if group.label in there]
     for some in _parts(shown, 2 * 4):
         stream = there[some[0].label].stream
-        names = [_plain(name) for name in stream["names"]]
         matrices = {_plain(group.label): there[group.label].confusion for group in some}
-        yield draw(figures.confusions(matrices, names, stream["tasks"], "", columns=min(3, len(some))), "Confusion matrices")
+        yield draw(
+            figures.confusions(matrices, stream["names"], stream["tasks"], "", columns=min(3, len(some))), "Confusion matrices"
+        )
 
 
 def _recency(groups: Sequence[Group], ends: Sequence[int], draw: Drawer) -> Iterator[str]:
