@@ -18,7 +18,7 @@ def minutes(rows: Mapping[str, Sequence[float]], title: str, note: str = "") -> 
     kinds = list(dict.fromkeys(_added(name) for name in rows))
     groups = [name.partition("+")[0] for name in rows]
     places = np.arange(len(rows)) + 0.55 * np.cumsum([i > 0 and g != groups[i - 1] for i, g in enumerate(groups)])
-    said = 0.2 * len(wrapped(note, WIDTH).splitlines())
+    said = 0.2 * len(wrapped(note, 0.9 * WIDTH).splitlines())
     figure = Figure(figsize=(WIDTH, 1.1 + said + 0.2 * (places[-1] + 1)))
     axes = figure.add_subplot(xlabel="minutes")
     known = {name: mean_std(values) for name, values in rows.items() if len(values)}

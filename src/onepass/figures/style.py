@@ -78,7 +78,7 @@ def head(axes: Axes, text: str, note: str) -> None:
     """A title, and between it and the axes what the reader has to know."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
-    note = wrapped(note, figure.get_figwidth())
+    note = wrapped(note, 0.9 * figure.get_figwidth())  # it begins where the axes do
     lines = note.count("\n") + 1 if note else 0
     axes.set_title(text, weight="bold", size="large", pad=6 + 14 * lines if note else None)
     said = axes.annotate(note, (0, 1), (0, 6), xycoords="axes fraction", textcoords="offset points", color=SOFT)
