@@ -1,10 +1,9 @@
 """CIFAR-10 and CIFAR-100, from their official Python files, through an unpickler that admits only what these files hold."""
 
-import io
 import pickle
+import re
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,12 +70,15 @@ def _field(file: Path, values: dict[str, Any], name: str) -> Any:
 
 
 # -- a restricted unpickler ---------------------------------------------------------------------------------------------
+#
+# Nothing of numpy's is called as the file asks: numpy takes bytes for addresses where it is told that they are objects.
+# What stands for it here has no attributes to set, for a pickle may set those of whatever it names.
 
 
 class _Latin1:
     """What protocol 2 writes for bytes: a call of codecs.encode with latin1, and with nothing else."""
 
-    __slots__ = ()  # a pickle may set attributes of whatever it names: this has none
+    __slots__ = ()
 
     def __call__(self, text: str, encoding: str) -> bytes:
         if encoding not in ("latin1", "latin-1"):
@@ -84,47 +86,92 @@ class _Latin1:
         return text.encode("latin1")
 
 
-class _FromBuffer:
-    """What protocol 5 calls: numpy's own function, whose attributes are out of reach."""
+class _Whole:
+    """A type of whole numbers, which are all that these files have."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, name: str):
+        if not re.fullmatch(r"[|<>=]?[iu][1248]", name):
+            raise pickle.UnpicklingError(f"numbers of type `{name}`, and not whole ones")
+        self.type = np.dtype(name)
+
+    def __setstate__(self, state: Any) -> None:
+        self.type = self.type.newbyteorder(_text(state[1]))
+
+    def values(self, content: Any, shape: Any, order: str) -> np.ndarray:
+        return np.frombuffer(content, self.type).reshape(shape, order="F" if order == "F" else "C")
+
+
+class _Type:
+    """A call of numpy.dtype."""
 
     __slots__ = ()
 
-    def __call__(self, *args: Any) -> Any:
-        return _core("numeric")._frombuffer(*args)
+    def __call__(self, name: Any, *_: Any) -> _Whole:
+        return _Whole(_text(name))
 
 
-def _core(module: str) -> Any:
-    """A module of numpy's own, wherever this numpy has it."""
-    try:
-        return import_module(f"numpy._core.{module}")
-    except ImportError:
-        return import_module(f"numpy.core.{module}")
+class _Array:
+    """An array whose shape and content come next."""
+
+    __slots__ = ("values",)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, whole, fortran, content = state
+        self.values = _of(whole).values(content, shape, "F" if fortran else "C")
 
 
-def _admitted() -> dict[tuple[str, str], Any]:
-    """Arrays as Python 2, numpy 1 and numpy 2 write them."""
-    arrays = _core("multiarray")
-    names: dict[tuple[str, str], Any] = {
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): _Latin1(),
-    }
-    for core in "numpy.core", "numpy._core":
-        names[(f"{core}.multiarray", "_reconstruct")] = arrays._reconstruct
-        names[(f"{core}.multiarray", "scalar")] = arrays.scalar
-        names[(f"{core}.numeric", "_frombuffer")] = _FromBuffer()
-    return names
+class _Empty:
+    """How an array begins, up to protocol 4."""
+
+    __slots__ = ()
+
+    def __call__(self, *_: Any) -> _Array:
+        return _Array()
+
+
+class _FromBuffer:
+    """An array in one piece, as protocol 5 writes it."""
+
+    __slots__ = ()
+
+    def __call__(self, content: Any, whole: Any, shape: Any, order: str, *_: Any) -> np.ndarray:
+        return _of(whole).values(content, shape, order)
+
+
+class _Scalar:
+    """A single number."""
+
+    __slots__ = ()
+
+    def __call__(self, whole: Any, content: Any) -> Any:
+        return _of(whole).values(content, (), "C")[()]
+
+
+def _of(whole: Any) -> _Whole:
+    if not isinstance(whole, _Whole):
+        raise pickle.UnpicklingError("numbers of no type")
+    return whole
+
+
+ADMITTED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): "numpy.ndarray",  # named as what an array is, and never called
+    ("numpy", "dtype"): _Type(),
+    ("numpy.core.multiarray", "_reconstruct"): _Empty(),
+    ("numpy.core.multiarray", "scalar"): _Scalar(),
+    ("numpy.core.numeric", "_frombuffer"): _FromBuffer(),
+    ("_codecs", "encode"): _Latin1(),
+}
+"""What arrays are written with by Python 2, numpy 1 and (from `numpy._core`) numpy 2."""
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BufferedIOBase):
-        super().__init__(file, encoding="bytes")
-        self.admitted = _admitted()
-
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.admitted:
+        there = module.replace("numpy._core", "numpy.core"), name
+        if there not in ADMITTED:
             raise pickle.UnpicklingError(f"it asks for `{module}.{name}`, which no file of CIFAR does")
-        return self.admitted[module, name]
+        return ADMITTED[there]
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("it refers to something outside itself")
@@ -134,14 +181,16 @@ def unpickle(file: Path) -> dict[str, Any]:
     """The dictionary in an official file; nothing in it is ever run."""
     try:
         with open(file, "rb") as opened:
-            values = _Unpickler(opened).load()
+            values = _Unpickler(opened, encoding="bytes").load()
+        if isinstance(values, dict):
+            values = {_text(k): v.values if isinstance(v, _Array) else v for k, v in values.items()}
     except FileNotFoundError as error:
         raise Refused(f"`{file}` is missing; `{file.parent}` is not whole, download it again.") from error
     except Exception as error:  # a broken pickle may raise anything
         raise Refused(f"`{file}` is not an official file of CIFAR, or is damaged: {error}. Nothing of it was run.") from error
     if not isinstance(values, dict):
         raise Refused(f"`{file}` holds no dictionary: it is not an official file of CIFAR.")
-    return {_text(k): v for k, v in values.items()}
+    return values
 
 
 def _text(value: Any) -> str:
