@@ -97,7 +97,8 @@ class _Whole:
         self.type = np.dtype(name)
 
     def __setstate__(self, state: Any) -> None:
-        self.type = self.type.newbyteorder(_text(state[1]))
+        order = _text(state[1])
+        self.type = np.dtype(order + self.type.str[1:]) if order in ("<", ">") else self.type
 
     def values(self, content: Any, shape: Any, order: str) -> np.ndarray:
         return np.frombuffer(content, self.type).reshape(shape, order="F" if order == "F" else "C")
