@@ -258,7 +258,12 @@ def test_without_blur_the_order_is_the_clear_one() -> None:
     assert blurry.spec == clear.spec and blurry.task_ends == clear.task_ends
 
 
-@pytest.mark.parametrize("scale", [-1.0, float("nan")])
+def test_beyond_any_width_the_order_is_the_clear_one_again() -> None:
+    """After ten draws beyond the end the first one left is taken: at 1e30, whose draws no 64 bits hold, always."""
+    assert images(played(Blurry(3, scale=1e30))) == images(played(Clear(3)))
+
+
+@pytest.mark.parametrize("scale", [-1.0, float("nan"), float("inf")])
 def test_a_scale_that_is_no_width_is_refused(scale: float) -> None:
     with pytest.raises(Refused, match=f"scale={scale}"):
         Blurry(3, scale)

@@ -172,7 +172,7 @@ class Blurry:
     sequential: bool = False  # class after class as filed, the same for every seed, and not blurry at all: the authors' ImageNet
 
     def __post_init__(self) -> None:
-        if not self.scale >= 0:
+        if not 0 <= self.scale < np.inf:
             raise Refused(f"`scale={self.scale}` is not a width of a normal distribution; take one of at least 0.")
 
     def over(self, rows: Batch, names: tuple[str, ...], seeds: Seeds) -> Pass:
@@ -183,10 +183,10 @@ class Blurry:
             return _numbered(np.concatenate(blocks), blocks, classes, rows, names, sharp=False)
         left = np.concatenate(blocks)[::-1].tolist()  # reversed: taking one near the end of a list is cheap
         rng = seeds.numpy("blurry")
-        first_tries = np.abs(rng.normal(0.0, self.scale, len(left))).astype(np.int64).tolist()
+        first_tries = np.abs(rng.normal(0.0, self.scale, len(left))).tolist()
         order: list[int] = []
-        for k in first_tries:
-            redraws = 0
+        for first in first_tries:
+            k, redraws = int(first), 0
             while k >= len(left) and redraws < 10:
                 k, redraws = int(abs(rng.normal(0.0, self.scale))), redraws + 1
             order.append(left.pop(-1 if redraws == 10 else -1 - k))
