@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import resource
@@ -325,6 +326,23 @@ def test_a_finished_run_is_returned_at_once_and_not_touched(done: Record, root: 
     assert contents(done.path) == files and {f: f.stat().st_mtime_ns for f in done.path.iterdir()} == times
 
 
+def test_a_run_that_another_process_ends_meanwhile_is_returned_and_not_begun_anew(
+    done: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what is there and the lock lies the reading of the data."""
+    there = tmp_path / small().folder
+
+    def slow(config: Config, data_dir: Path | None = None) -> Any:
+        shutil.copytree(done.path, there)
+        return prepare(config, data_dir)
+
+    monkeypatch.setattr("onepass.loop.prepare", slow)
+    again = run(small(), tmp_path, tell=until(2))
+    assert again.path == there and contents(there) == contents(done.path)
+    with open(there / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it
+
+
 def test_a_finished_run_that_lacks_a_probe_is_probed_or_done_again(root: Path, tmp_path: Path) -> None:
     config = small("er", seed=1)
     shutil.copytree(root / config.folder, tmp_path / config.folder)
@@ -490,6 +508,14 @@ def test_the_summary_is_the_arithmetic_of_the_design() -> None:
     assert summary.keys() == hand.keys()
     for name, value in hand.items():
         assert summary[name] == pytest.approx(value), name
+
+
+def test_of_a_stream_cut_short_the_last_task_is_the_last_that_came() -> None:
+    results, y, predictions, _ = by_hand()
+    arrays = {k: v for k, v in results.arrays.items() if not k.endswith("30")}
+    summary = Results(arrays, {**results.stream, "task_ends": [10, 20], "length": 20}).summary()
+    older = [i for i in range(len(y)) if y[i] < 2]
+    assert summary["recency"] == pytest.approx(sum(predictions[20][i] in (2, 3) for i in older) / len(older)) != 0
 
 
 def test_measurements_come_in_the_order_of_time() -> None:

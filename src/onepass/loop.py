@@ -75,6 +75,8 @@ def run(
         measured: int | None = None
         try:
             recorder.open(stream, fingerprint, test.y, learner)
+            if recorder.finished:
+                return recorder.record
             probes = recorder.probes
             for batch in stream.batches(config.batch_size, start=learner.clock.samples):
                 began = time.perf_counter()
@@ -103,8 +105,8 @@ def run(
             return recorder.finish(learner)
         except OSError as error:
             raise Refused(
-                f"`{recorder.path}` could not be written ({error.strerror}). The last checkpoint is whole: make room and give the "
-                "same command again."
+                f"`{recorder.path}` could not be written ({error.strerror or error}). The last checkpoint is whole: make room and "
+                "give the same command again."
             ) from error
         finally:
             recorder.close()

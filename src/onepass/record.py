@@ -81,7 +81,7 @@ class Results:
             "anytime": metrics.anytime_accuracy(matrix),
             "backward_transfer": metrics.backward_transfer(matrix),
             "forgetting": metrics.forgetting(matrix),
-            "recency": metrics.recency(last, self.arrays["y"], self.tasks),
+            "recency": metrics.recency(last, self.arrays["y"], self.tasks[: len(self.stream["task_ends"])]),
         }
         for which in "student", "teacher", "average":
             if len(self.at(f"task/{which}")[0]):
@@ -218,12 +218,17 @@ class Recorder:
         return self.path / "checkpoint.safetensors"
 
     def open(self, stream: Pass, fingerprint: str, test_labels: Tensor, learner: Learner) -> None:
-        """Claim the folder, and bring the learner to where the last checkpoint was, if there is one."""
+        """Claim the folder, and bring the learner to where the last checkpoint was, if there is one.
+
+        Nothing is begun if another process has just ended the same run: then it is `finished`.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "lock")
         except OSError as error:
             raise Refused(f"`{self.path}` cannot be written ({error.strerror}); give another folder with `--runs`.") from error
+        if self.finished:
+            return
         self._stream = {
             "classes": stream.spec.classes,
             "image": stream.spec.image,
