@@ -143,7 +143,15 @@ class Forward:
             stack.enter_context(torch.set_grad_enabled(self.grad))
             stack.enter_context(low_precision(self.precision, device))
             before = _offset(drawing)
-            out = part(*inputs)
+            try:
+                out = part(*inputs)
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise Refused(
+                    f"A single image ({_names(names)}) went through `{self.name}` on its own, and batch-norm cannot normalise one "
+                    "that has come down to 1x1; let batches, tasks and the memory have two images or more, or take `er`."
+                ) from error
             self.drew |= _offset(drawing) != before
             return out
 
