@@ -126,3 +126,11 @@ def test_a_scope_puts_the_generator_back_after_an_error() -> None:
 def test_seeds_are_values() -> None:
     assert Seeds(3) == Seeds(3) and hash(Seeds(3)) == hash(Seeds(3)) and Seeds(3) != Seeds(4)
     assert Seeds() == Seeds(0)
+
+
+def test_a_seed_of_numpys_is_the_same_seed() -> None:
+    """Its repr is not that of the number, and not the same in numpy 1 and 2."""
+    for seed in np.arange(3):
+        mine, plain = Seeds(seed), Seeds(int(seed))  # type: ignore[arg-type]
+        assert torch.rand(3, generator=mine.torch("aug", 1)).tolist() == torch.rand(3, generator=plain.torch("aug", 1)).tolist()
+        assert mine.numpy("blurry").randint(10**9) == plain.numpy("blurry").randint(10**9)

@@ -22,7 +22,7 @@ class Seeds:
     seed: int = 0
 
     def _key(self, *key: object) -> int:
-        return int.from_bytes(blake2b(repr((self.seed, *key)).encode(), digest_size=8).digest(), "little")
+        return int.from_bytes(blake2b(repr((int(self.seed), *key)).encode(), digest_size=8).digest(), "little")
 
     def torch(self, *key: object) -> torch.Generator:
         return torch.Generator().manual_seed(self._key(*key) >> 1)
