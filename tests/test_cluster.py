@@ -209,6 +209,7 @@ def test_an_address_that_does_not_answer_is_told_within_ten_seconds(
     """Where nobody listens, and where somebody does who never says a word."""
     module: Any = cluster._ray()
     monkeypatch.setattr(module, "is_initialized", lambda: False)
+    monkeypatch.setattr(module, "shutdown", lambda: None)  # of the cluster that the other tests are on
     with socket.socket() as there:
         there.bind(("127.0.0.1", 0))
         if silent:
@@ -231,6 +232,7 @@ def test_what_is_wrong_with_the_flags_is_told_at_once(
     assert "`--workers 0` would run nothing" in said(capsys, "--engine", "ray", "--workers", "0")
     module: Any = cluster._ray()
     monkeypatch.setattr(module, "is_initialized", lambda: False)
+    monkeypatch.setattr(module, "shutdown", lambda: None)  # of the cluster that the other tests are on
     assert "is not HOST:PORT" in said(capsys, "--engine", "ray", "--address", "ray://head:10001")
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "pip install 'onepass[ray]'" in said(capsys, "--engine", "ray")
@@ -374,7 +376,7 @@ def test_ctrl_c_saves_the_runs_and_leaves_nothing_running(name: str, folder: Pat
         time.sleep(1)
         gate.unlink()
         assert child.wait(300) == 130
-        assert "2 runs were stopped and saved; the same command goes on" in said.read_text()
+        assert "2 runs stopped and saved; the same command goes on" in said.read_text()
         wait_for(lambda: not marked(mark), 30)
     finally:
         gate.unlink(missing_ok=True)

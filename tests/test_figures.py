@@ -150,7 +150,7 @@ def test_what_was_not_run_is_blank() -> None:
         figures.confusions({"er": np.eye(7, dtype=np.int64), "er+mkd": None}, None, TASKS, "", columns=2),
         figures.drifts({"er": {"alone": drift(0)}, "ocm": {"alone": None, "+mkd": None}}, [100], ""),
         figures.embeddings({"er": cloud(3), "er+mkd": None}, "abc", ""),
-        figures.minutes({"er": [1.0], "ocm": []}, ""),
+        figures.durations({"er": [1.0], "ocm": []}, ""),
         figures.presence({"clear": Shown([0, 1, 2, 3, 4, 5, 6] * 4, [12, 28]), "blurry": None}, TASKS, ""),
     ]
     for figure in some:
@@ -200,13 +200,16 @@ def test_classes_are_named_where_they_have_a_place(tmp_path: Path, classes: int)
     assert {"a title", "a note", "er"} <= words(tmp_path / "map.svg")
 
 
-def test_minutes_have_a_bar_for_each_method_and_a_colour_for_what_is_added() -> None:
-    axes = figures.minutes({"er": [1.0, 3.0], "er+mkd": [4.0], "pcr": [200.0], "pcr+mkd": [0.5]}, "").axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [2, 4, 200, 0.5]
+def test_durations_have_a_bar_for_each_method_and_a_colour_for_what_is_added() -> None:
+    seconds = {"er": [60.0, 180.0], "er+mkd": [240.0], "pcr": [12_000.0], "pcr+mkd": [30.0]}
+    axes = figures.durations(seconds, "").axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [2, 4, 200, 0.5] and axes.get_xlabel() == "minutes"
     assert [t.get_text() for t in axes.get_yticklabels()] == ["er", "er+mkd", "pcr", "pcr+mkd"]
     assert {"2", "4", "200", "0.5"} <= {t.get_text() for t in axes.texts}
     alone, added, *_ = colors = [bar.get_facecolor() for bar in axes.patches]
     assert colors == [alone, added, alone, added] and alone != added
+    short = figures.durations({"er": [3.5]}, "").axes[0]
+    assert [bar.get_width() for bar in short.patches] == [3.5] and short.get_xlabel() == "seconds"
 
 
 def test_presence_is_cut_where_tasks_end_and_coloured_where_a_class_is() -> None:

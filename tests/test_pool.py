@@ -23,14 +23,13 @@ from safetensors.torch import load_file
 from onepass.cli import main
 from onepass.config import Config
 from onepass.data import source
-from onepass.errors import Refused
 from onepass.learner import Adam
 from onepass.loop import Progress, run
 from onepass.nets import Custom, ResNet18
 from onepass.pool import available_cores, sweep
 from onepass.probes import Predictions
 from onepass.recipes import recipe
-from onepass.record import Record, records
+from onepass.record import Diverged, Record, records
 
 SHARE = max(1, available_cores() // 2)  # threads of each of two workers
 
@@ -152,7 +151,7 @@ def test_one_after_the_other_it_does_not_either(tmp_path: Path) -> None:
     configs = [small("er", per_class=1), small("er", per_class=1, optim=Adam(lr=1e30)), small("er", per_class=1, seed=1)]
     heard: list[tuple[int, Any]] = []
     outcomes = sweep(configs, tmp_path, workers=1, tell=lambda i, event: heard.append((i, event)))
-    assert [type(outcome) for outcome in outcomes] == [Record, Refused, Record]
+    assert [type(outcome) for outcome in outcomes] == [Record, Diverged, Record]
     assert [r.path for r in outcomes if isinstance(r, Record)] == [tmp_path / configs[i].folder for i in (0, 2)]
     ends = [(i, event) for i, event in heard if not isinstance(event, Progress)]
     assert ends == list(enumerate(outcomes))

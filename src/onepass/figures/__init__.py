@@ -5,7 +5,7 @@ from onepass.figures.alpha import Law as Law
 from onepass.figures.alpha import fitted_line as fitted_line
 from onepass.figures.alpha import heat_map as heat_map
 from onepass.figures.alpha import plasticity_and_stability as plasticity_and_stability
-from onepass.figures.bars import minutes as minutes
+from onepass.figures.bars import durations as durations
 from onepass.figures.confusion import confusions as confusions
 from onepass.figures.curves import Curve as Curve
 from onepass.figures.curves import Drift as Drift

@@ -13,15 +13,16 @@ WIDTH = 6.2  # inches
 
 
 @styled
-def minutes(rows: Mapping[str, Sequence[float]], title: str, note: str = "") -> Figure:
-    """A bar for each method (`er`, `er+mkd`, ...): the mean over its runs, in minutes; by what is added to it, a colour."""
+def durations(rows: Mapping[str, Sequence[float]], title: str, note: str = "") -> Figure:
+    """A bar for each method (`er`, `er+mkd`, ...): the mean over its runs, of their seconds; by what is added to it, a colour."""
     kinds = list(dict.fromkeys(_added(name) for name in rows))
     groups = [name.partition("+")[0] for name in rows]
     places = np.arange(len(rows)) + 0.55 * np.cumsum([i > 0 and g != groups[i - 1] for i, g in enumerate(groups)])
     said = 0.2 * len(wrapped(note, 0.9 * WIDTH).splitlines())
     figure = Figure(figsize=(WIDTH, 1.1 + said + 0.2 * (places[-1] + 1)))
-    axes = figure.add_subplot(xlabel="minutes")
-    known = {name: mean_std(values) for name, values in rows.items() if len(values)}
+    unit, seconds = ("minutes", 60) if max((v for values in rows.values() for v in values), default=0) >= 120 else ("seconds", 1)
+    axes = figure.add_subplot(xlabel=unit)
+    known = {name: mean_std([v / seconds for v in values]) for name, values in rows.items() if len(values)}
     longest = max((mean + (std if std == std else 0.0) for mean, std in known.values()), default=1.0)
     for place, name in zip(places, rows, strict=True):
         if name not in known:

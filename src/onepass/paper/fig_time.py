@@ -30,11 +30,11 @@ def render(found: Found) -> list[Drawing]:
     kept = [run for run in found.runs if _machine(run.record) == most]
     rows: dict[str, list[float]] = {word: [] for word in values(found.cells, "method")}
     for run in kept:
-        rows[run.cell.keys["method"]].append((run.record.done or {})["seconds_of"]["train"] / 60)
+        rows[run.cell.keys["method"]].append((run.record.done or {})["seconds_of"]["train"])
     left = len(found.runs) - len(kept)
     note = f"{most}; mean over the seeds; runs that went side by side took longer than alone\n{found.about}"
     note += f"; {left} of another machine or precision left out" if left else ""
-    return [Drawing("fig_time_consumption", figures.minutes(rows, f"Training time: {found.setting}", note))]
+    return [Drawing("fig_time_consumption", figures.durations(rows, f"Training time: {found.setting}", note))]
 
 
 def _machine(record: Record) -> str:
