@@ -133,7 +133,7 @@ def dvc(data: Source, family: Family) -> Fields:
 
 
 DVC_RATE = 0.01
-"""With logits that are not of unit norm, 0.1 diverges; from a small grid on held-out training images (docs/LOG.md)."""
+"""For logits that are not of unit norm; from a small grid on held-out training images (bench/dvc_rate.py)."""
 
 
 def ocm(data: Source, family: Family) -> Fields:
