@@ -276,8 +276,8 @@ def kd(config: Config, family: Family) -> Config:
 
 
 def ema(config: Config, family: Family) -> Config:
-    """MKD's average, without its loss."""
-    return replace(config, teacher=_moving(config, family), infer="average")
+    """MKD's average, without its loss.  No image goes through the teacher, so its running statistics are averages, too."""
+    return replace(config, teacher=replace(_moving(config, family), buffers="average"), infer="average")
 
 
 def rawpass(config: Config, family: Family) -> Config:
