@@ -111,6 +111,10 @@ class Forward:
             self._outs[tuple(missing)] = Out(self, hidden, names)
         return tuple(self._out(v.atoms) for v in views)
 
+    def splits(self, view: View) -> bool:
+        """Whether a part of the view went through before and another did not: then it cannot go through together."""
+        return len({a in self._hidden for a in view.atoms}) > 1
+
     def peek(self, view: View, weights: Mapping[str, Tensor] | None = None, *, running: bool = False) -> Out:
         """A look without gradient that moves no running statistics: by the batch's, or in evaluation mode by the `running` ones;
         with other weights, if some are given.  It is no forward of the view, and every look is a new one."""
