@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from onepass.augment import Partial
 from onepass.boundaries import NewClass, Oracle
 from onepass.data import source
+from onepass.distill import MKD, SDP
 from onepass.errors import Refused
 from onepass.learner import SGD, Learner
 from onepass.methods.gsa import GSA
@@ -29,6 +30,7 @@ from onepass.nets import Custom, ResNet18
 from onepass.recipes import recipe
 from onepass.step import Step
 from onepass.stream import Batch, Blurry, Spec
+from onepass.teachers import EMA
 
 f64 = torch.float64
 SPEC = Spec(6, (3, 8, 8), tasks=((0, 1, 2), (3, 4, 5)))
@@ -567,3 +569,12 @@ def test_mkd_changes_no_draw_of_gsa() -> None:
     assert all(torch.equal(first[k], second[k]) for k in first)
     a, b = (learner.student.classifier.weight for learner in learners)
     assert not torch.equal(a, b), "though it learnt something else"
+
+
+@pytest.mark.parametrize(("distill", "own"), [(MKD(draw="main"), "mkd"), (SDP(draw="main"), "sdp")])
+def test_a_distiller_cannot_take_gsas_views_and_says_which_to_take(distill: MKD | SDP, own: str) -> None:
+    learner = Learner(SPEC, GSA(), teacher=EMA(0.01), distill=distill, net=ResNet18(width=2), memory=20, boundaries=Oracle())
+    rows = Batch(torch.zeros(6, *SPEC.image, dtype=torch.uint8), torch.tensor([0, 1] * 3))
+    learner.observe(rows)
+    with pytest.raises(Refused, match=f"`draw=main` takes the method's own views.*--distill.draw {own}"):
+        learner.observe(rows)

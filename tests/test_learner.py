@@ -472,6 +472,15 @@ def test_a_restored_learner_shares_nothing_with_the_state_it_took_up(name: str) 
     assert differing(state, kept) == []
 
 
+def test_what_is_restored_stays_where_a_captured_graph_knows_it() -> None:
+    learner = after(4, LEARNERS["a method with a state"]())
+    state = through_nothing(learner.state_dict())
+    before = {k: v.data_ptr() for k, v in learner.state_dict().items() if k.startswith(("student.", "memory.x", "state."))}
+    after(3, learner).load_state_dict(state)
+    assert before.keys() >= {"state.0.count"} and before == {k: learner.state_dict()[k].data_ptr() for k in before}
+    assert differing(state, snapshot(learner)) == []
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_its_state_is_plain_tensors_by_name(name: str) -> None:
     learner = LEARNERS[name]()

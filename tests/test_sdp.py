@@ -234,7 +234,7 @@ class Stub:
         peek = SimpleNamespace(logits=sure)
         out = SimpleNamespace(features=self.h, logits=self.classifier(self.h))
         self.ready, self.both, self.seen = True, None, torch.tensor([True, True])
-        self.student = type("S", (), {"__call__": lambda *_: out, "peek": lambda *_, **__: peek})()
+        self.student = type("S", (), {"__call__": lambda *_: out, "peek": lambda *_, **__: peek, "splits": lambda *_: False})()
         self.student.net = SimpleNamespace(classifier=self.classifier)
         self.teacher = lambda _: SimpleNamespace(features=self.far)
         self.aug = lambda *_: SimpleNamespace(y=y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +18,8 @@ from onepass.errors import Refused
 from onepass.learner import Learner
 from onepass.method import Method
 from onepass.methods.er import ER
-from onepass.nets import Custom, Linear
+from onepass.methods.er_ace import ERACE
+from onepass.nets import Custom, Linear, ResNet18
 from onepass.seeds import Seeds
 from onepass.step import Forward, Step, View
 from onepass.stream import Batch, Spec
@@ -325,6 +327,27 @@ def test_half_a_known_group_is_an_error_naming_it() -> None:
     assert len(given) == 1 and step.student.calls == [("aug(stream)",)], "an error launches nothing"
     step.student(step.aug(step.replay))
     assert len(step.student(step.aug(step.both)).logits) == 22
+
+
+@pytest.mark.parametrize(("n", "memory", "view"), [(1, 20, "aug(stream)"), (4, 1, "aug(replay)")])
+def test_a_single_image_that_batch_norm_cannot_normalise_is_refused_and_not_a_traceback(n: int, memory: int, view: str) -> None:
+    learner = Learner(SPEC, ERACE(), net=ResNet18(width=2), memory=memory, replay_size=12, precision="fp32")
+    learner.memory.add(*_of(images(1, memory)), rng=torch.Generator())
+    with pytest.raises(Refused, match=re.escape(f"`{view}` is one image by itself")) as error:
+        learner.observe(images(2, n))
+    assert "`batch_size`" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_error_of_the_network_itself_is_left_as_it_is() -> None:
+    learner = make()
+    learner.student.core.norm.forward = fails  # pyright: ignore
+    with pytest.raises(ValueError, match="of its own") as error:
+        learner.observe(images(2, 4))
+    assert not isinstance(error.value, Refused)
+
+
+def fails(x: Tensor) -> Tensor:
+    raise ValueError("of its own")
 
 
 def test_student_and_teacher_know_nothing_of_each_others_forwards() -> None:

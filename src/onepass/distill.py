@@ -85,6 +85,7 @@ class MKD:
         return loss
 
     def logits(self, step: Step, net: Forward, view: View) -> Tensor:
+        _whole(net, view, "mkd")
         return net.joint(view, step.raw(view, "double"))[0].logits if self.doubled else net(view).logits
 
 
@@ -113,6 +114,7 @@ class SDP:
         if not step.ready:
             return base
         view = step.aug(step.both, self.draw)
+        _whole(step.student, view, "sdp")
         out = step.student(view)
         gap = (out.features - step.teacher(view).features).square().sum(1)
         confidence = step.student.peek(view, running=True).logits.softmax(1).gather(1, view.y[:, None]).squeeze(1)
@@ -154,3 +156,12 @@ class Warm:
     def loss(self, step: Step, base: Tensor) -> Tensor:
         step.teacher(step.aug(step.both))
         return base
+
+
+def _whole(net: Forward, view: View, own: str) -> None:
+    """Refuse a view of which the method sent only a part through batch-norm (GSA the stream, and not what is replayed)."""
+    if net.splits(view):
+        raise Refused(
+            f"`draw=main` takes the method's own views, and of `{view.name}` it sent only a part through the `{net.name}` before "
+            f"({net.calls}); take `draw={own}` (`--distill.draw {own}`), views of the distiller's own."
+        )

@@ -341,7 +341,11 @@ class Learner:
         self.optimizer.load_state_dict({"state": moments, "param_groups": self.optimizer.state_dict()["param_groups"]})
         for i, values in enumerate(self.state.values()):
             for name, value in part(f"state.{i}.").items():
-                values[name] = value.to(self.device, copy=True)
+                mine = values.get(name)
+                if mine is not None and (mine.shape, mine.dtype) == (value.shape, value.dtype):
+                    mine.copy_(value)  # in place: a graph that was captured knows this tensor
+                else:
+                    values[name] = value.to(self.device, copy=True)
         if self.precision == "fp16":
             scaler = {k: v.item() for k, v in part("scaler.").items()}
             whole = {k: int(scaler[k]) for k in ("growth_interval", "_growth_tracker")}

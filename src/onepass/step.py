@@ -96,12 +96,24 @@ class Forward:
             x = missing[0].x if len(missing) == 1 else torch.cat([a.x for a in missing])
             x = x.contiguous(memory_format=torch.channels_last)
             names = tuple(a.name for a in missing)
-            hidden = self.run(names, self.net.features, x)
+            try:
+                hidden = self.run(names, self.net.features, x)
+            except ValueError as error:
+                if len(x) > 1:
+                    raise
+                raise Refused(
+                    f"{_names(missing)} is one image by itself, and batch-norm cannot normalise it where its last map is a single "
+                    f"pixel ({error}); take `batch_size`, `replay_size` and `memory` of at least 2, or larger images."
+                ) from error
             self.calls.append(names)
             self.images.append(len(x))
             self._hidden.update(zip(missing, hidden.split([len(a) for a in missing]), strict=True))
             self._outs[tuple(missing)] = Out(self, hidden, names)
         return tuple(self._out(v.atoms) for v in views)
+
+    def splits(self, view: View) -> bool:
+        """Whether a part of the view went through before and another did not: then it cannot go through together."""
+        return len({a in self._hidden for a in view.atoms}) > 1
 
     def peek(self, view: View, weights: Mapping[str, Tensor] | None = None, *, running: bool = False) -> Out:
         """A look without gradient that moves no running statistics: by the batch's, or in evaluation mode by the `running` ones;
