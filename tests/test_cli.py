@@ -468,7 +468,7 @@ def test_a_mistake_at_the_shell_is_the_same(tmp_path: Path) -> None:
 def test_a_single_image_that_cannot_be_normalised_is_one_line(cli: Callable[..., Said], words: tuple[str, ...]) -> None:
     """Digits come down to 1x1, and ER-ACE shows its network what arrives apart from what is replayed."""
     said = one_line(cli("run", "er-ace", "--data", "digits", *SMALL, *words))
-    assert "single image" in said and "two images or more" in said
+    assert "one image by itself" in said and "of at least 2" in said
 
 
 def test_figures_that_cannot_be_written_are_one_line_too(cli: Callable[..., Said], tmp_path: Path) -> None:

@@ -96,15 +96,7 @@ class Forward:
             x = missing[0].x if len(missing) == 1 else torch.cat([a.x for a in missing])
             x = x.contiguous(memory_format=torch.channels_last)
             names = tuple(a.name for a in missing)
-            try:
-                hidden = self.run(names, self.net.features, x)
-            except ValueError as error:
-                if len(x) > 1:
-                    raise
-                raise Refused(
-                    f"{_names(missing)} is one image by itself, and batch-norm cannot normalise it where its last map is a single "
-                    f"pixel ({error}); take `batch_size`, `replay_size` and `memory` of at least 2, or larger images."
-                ) from error
+            hidden = self.run(names, self.net.features, x)
             self.calls.append(names)
             self.images.append(len(x))
             self._hidden.update(zip(missing, hidden.split([len(a) for a in missing]), strict=True))
@@ -161,8 +153,8 @@ class Forward:
                 if "more than 1 value per channel" not in str(error):
                     raise
                 raise Refused(
-                    f"A single image ({_names(names)}) went through `{self.name}` on its own, and batch-norm cannot normalise one "
-                    "that has come down to 1x1; let batches, tasks and the memory have two images or more, or take `er`."
+                    f"{_names(names)} is one image by itself, and batch-norm cannot normalise it where the last map of `{self.name}` is "
+                    "a single pixel; take `batch_size`, `replay_size` and `memory` of at least 2, tasks of more images, or `er`."
                 ) from error
             self.drew |= _offset(drawing) != before
             return out
