@@ -70,7 +70,12 @@ def main(arguments: Sequence[str]) -> int:
     if known.explain:
         print("\n\n".join(_explained(plan, ours.runs) for plan in plans))
         return 0
-    return max(_searched(plan, word, rest, ours) for plan, word in zip(plans, words or [None], strict=True))
+    code = 0
+    for plan, word in zip(plans, words or [None], strict=True):
+        code = max(code, _searched(plan, word, rest, ours))
+        if code == 130:  # stopped by Ctrl-C, and the others with it
+            break
+    return code
 
 
 # -- what is asked -------------------------------------------------------------------------------------------------
