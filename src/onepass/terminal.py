@@ -206,9 +206,12 @@ def listing(found: Sequence[Record]) -> str:
         return "no runs"
     rows = [["run", "accuracy", "state", "MiB"]]
     for record in found:
-        done = record.done
-        accuracy = "" if done is None else _number(100 * record.summary["accuracy"])
-        rows.append([str(record.path), accuracy, "unfinished" if done is None else "done", f"{record.bytes / 2**20:.1f}"])
+        try:
+            state = "unfinished" if record.done is None else "done"
+            accuracy = "" if record.done is None else _number(100 * record.summary["accuracy"])
+        except ValueError:
+            state, accuracy = "damaged", ""
+        rows.append([str(record.path), accuracy, state, f"{record.bytes / 2**20:.1f}"])
     total = sum(record.bytes for record in found) / 2**20
     return f"{table(rows)}\n\n{len(found)} runs, {total:.1f} MiB"
 
