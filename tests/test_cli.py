@@ -469,6 +469,13 @@ def test_a_mistake_at_the_shell_is_the_same(tmp_path: Path) -> None:
     assert written(tmp_path) == []
 
 
+def test_a_name_with_dollars_is_no_mathematics(cli: Callable[..., Said]) -> None:
+    code, out, err = cli("run", "er", *SMALL, "--name", "m$^$")
+    assert code == 0, err
+    drawn = next(line for line in out.splitlines() if line.endswith("-accuracy.svg"))
+    assert "m$^$</text>" in Path(drawn).read_text()
+
+
 def test_figures_that_cannot_be_written_are_one_line_too(cli: Callable[..., Said], tmp_path: Path) -> None:
     (tmp_path / "runs" / "digits-clear").mkdir(parents=True)
     (tmp_path / "runs" / "digits-clear" / "figures").write_text("a file where the folder would be")

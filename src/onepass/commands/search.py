@@ -184,8 +184,9 @@ def _searched(plan: "Search", word: str | None, rest: list[str], ours: argparse.
         print(f"onepass: {' '.join(line.split())}", file=sys.stderr)
     if found.importance:
         from onepass import figures
+        from onepass.figures.style import plain
 
-        figure = figures.importance(found.importance, f"{plan.base.title}: what mattered", _note(plan, found))
+        figure = figures.importance(found.importance, plain(f"{plan.base.title}: what mattered"), plain(_note(plan, found)))
         paths = figures.save(figure, ours.runs / plan.folder / "importance", ("svg", "png", "pdf"))
         print("\n" + "\n".join(str(path) for path in paths))
     else:
