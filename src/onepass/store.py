@@ -33,6 +33,8 @@ class Store:
     def _said(self, done: str) -> Generator[None, None, None]:
         try:
             yield
+        except Refused:
+            raise
         except Exception as error:  # every file system has its own
             raise Refused(f"`--store {self.address}` cannot be {done} ({error}); give another, or the rights to it.") from error
 
@@ -44,12 +46,14 @@ class Store:
                 file.write(text)
 
     def has(self, name: str) -> bool:
-        self.files.invalidate_cache()
-        return bool(self.files.exists(self._at(name)))
+        with self._said("read"):
+            self.files.invalidate_cache()
+            return bool(self.files.exists(self._at(name)))
 
     def remove(self, name: str) -> None:
         if self.has(name):
-            self.files.rm(self._at(name))
+            with self._said("written"):
+                self.files.rm(self._at(name))
 
     def fetch(self, folder: Path, root: Path) -> None:
         """The run's folder as it is there, below `root`; nothing, if it is not."""
