@@ -36,7 +36,7 @@ class Watcher:
     def __init__(self, folder: Path, learner: OnlineLearner):
         self.folder, self.file, self.list = folder, folder.with_suffix(".safetensors"), folder.with_suffix(".txt")
         self.learner = OnlineLearner.load(self.file) if self.file.exists() else learner
-        self.known = set(self.list.read_text().splitlines()) if self.file.exists() else set[str]()
+        self.known = set(self.list.read_text().splitlines()) if self.list.exists() else set[str]()
 
     def look(self) -> int:
         """Predict what is new, then learn it; say how many images that was."""
@@ -51,8 +51,10 @@ class Watcher:
             self.learner.learn(images, names)
             self.learner.save(self.file)  # killed here, the old file is there or the new one,
             self.known |= {str(file) for file, _ in pairs}
-            self.list.write_text("\n".join(sorted(self.known)))  # and at worst a hundred images are learnt twice
-        if files:
+            aside = self.list.with_suffix(".txt.aside")
+            aside.write_text("\n".join(sorted(self.known)))
+            aside.replace(self.list)  # and at worst a hundred images are learnt twice
+        if files and self.learner.images_seen:
             print(self.learner.report())
         return len(files)
 

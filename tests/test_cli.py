@@ -252,6 +252,11 @@ def test_a_network_of_ones_own_is_trained(cli: Callable[..., Said], tmp_path: Pa
     (record,) = records("runs")
     assert record.config["config"]["net"] == {"is": "Custom", "build_from": "mine.py:build"}
     assert rows_of(out)[0][0] == "er"
+    Image.new("L", (8, 8)).save("image.png")
+    assert cli("predict", record.path, "image.png")[0] == 0
+    mine = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(mine.replace("64, 8", "64, 9").replace("(8,", "(9,"))
+    assert "which was changed since" in one_line(cli("predict", record.path, "image.png"))
 
 
 # ---- where values come from
@@ -406,6 +411,9 @@ MISTAKES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a device that is not here": (["er", "--device", "xpu", *SMALL], ["device=xpu"]),
     "unknown precision": (["er", "--precision", "bf61"], ["`bf61`", "`bf16`"]),
     "lr below 0": (["er", "--optim.lr", "-1"], ["lr=-1"]),
+    "lr without end": (["er", "--optim.lr", "inf", *SMALL], ["optim.lr=inf", "finite number"]),
+    "a weight decay that is no number": (["er", "--optim.weight-decay", "nan", *SMALL], ["weight_decay=nan", "finite number"]),
+    "a config that is none": (["--config", "none_of_it.json"], ["none_of_it.json", "object of fields"]),
     "lr in words": (["er", "--optim.lr", "fast"], ["optim.lr=fast", "number"]),
     "unknown class": (["er", "--optim", "Adm"], ["`Adm`", "`Adam`"]),
     "betas of another kind": (["er", "--optim.betas", "EQUATION_3", *SMALL], ["optim.betas"]),
@@ -436,6 +444,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "plain.py").write_text("from torch import nn\ndef build(classes, image):\n    return nn.Linear(64, classes)\n")
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "none_of_it.json").write_text('{"config": null}')
     (tmp_path / "wrong.json").write_text('{"optim": {"lrr": 1}}')
     (tmp_path / "number.json").write_text('{"optim": 3}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -469,6 +478,13 @@ def test_a_single_image_that_cannot_be_normalised_is_one_line(cli: Callable[...,
     """Digits come down to 1x1, and ER-ACE shows its network what arrives apart from what is replayed."""
     said = one_line(cli("run", "er-ace", "--data", "digits", *SMALL, *words))
     assert "one image by itself" in said and "of at least 2" in said
+
+
+def test_a_name_with_dollars_is_no_mathematics(cli: Callable[..., Said]) -> None:
+    code, out, err = cli("run", "er", *SMALL, "--name", "m$^$")
+    assert code == 0, err
+    drawn = next(line for line in out.splitlines() if line.endswith("-accuracy.svg"))
+    assert "m$^$</text>" in Path(drawn).read_text()
 
 
 def test_figures_that_cannot_be_written_are_one_line_too(cli: Callable[..., Said], tmp_path: Path) -> None:
@@ -508,6 +524,14 @@ def test_of_runs_those_that_match(cli: Callable[..., Said], home: Path) -> None:
 
 def test_runs_of_a_folder_that_is_not_there(cli: Callable[..., Said]) -> None:
     assert "`runs`" in one_line(cli("runs"))
+
+
+def test_a_run_that_was_damaged_is_listed_as_such_and_deleted(cli: Callable[..., Said], tmp_path: Path) -> None:
+    path = unfinished(tmp_path)
+    (path / "done.json").write_text('{"summ')
+    (tmp_path / "runs" / "config.json").write_text("5")  # somebody else's
+    code, out, _ = cli("runs", "--delete", "--yes")
+    assert code == 0 and rows_of(out)[0][:2] == [str(path.relative_to(tmp_path)), "damaged"] and not path.exists()
 
 
 def unfinished(folder: Path) -> Path:
@@ -618,6 +642,8 @@ def test_a_run_that_cannot_predict_is_one_line(
     assert "none" in one_line(cli("predict", "none", image))
     (path / "model.safetensors").write_bytes((digits[0] / "model.safetensors").read_bytes()[:-100])
     assert "damaged" in one_line(cli("predict", path, image))
+    (tmp_path / "empty").mkdir()
+    assert "no image in `empty`" in one_line(cli("predict", digits[0], "empty"))
     assert "images" in one_line(cli("predict", path)).lower() or "IMAGE" in one_line(cli("predict", path))
 
 

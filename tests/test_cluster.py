@@ -305,6 +305,20 @@ def test_a_store_keeps_whole_files_alone(tmp_path: Path) -> None:
     store.fetch(Path("never/was"), tmp_path / "again")
 
 
+def test_a_store_that_fails_on_the_way_is_a_run_that_is_refused_and_not_the_end_of_all(tmp_path: Path) -> None:
+    store, run = Store(f"file://{tmp_path / 'there'}"), Path("a/b")
+    (tmp_path / "here" / run).mkdir(parents=True)
+    (tmp_path / "here" / run / "log.jsonl").write_text("{}")
+    store.put(run, tmp_path / "here")
+    (tmp_path / "again").write_text("a file")
+    with pytest.raises(Refused, match="cannot be read"):
+        store.fetch(run, tmp_path / "again")
+    (tmp_path / "there" / "a" / "c").write_text("a file")
+    (tmp_path / "here" / "a" / "c").mkdir()
+    with pytest.raises(Refused, match="cannot be written"):
+        store.put(Path("a/c"), tmp_path / "here")
+
+
 @pytest.mark.parametrize(("stream", "rule"), [("clear", None), ("blurry", NewClass(lag=100))])
 def test_a_measurement_reaches_the_second_task(stream: Any, rule: NewClass | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a method like OCM takes the most; the folder of the measurement is gone afterwards."""

@@ -135,6 +135,13 @@ def test_show_draws_a_stream_and_its_images(cli: Callable[..., Said]) -> None:
     assert "raw" in paths[2].read_text() and "augmented" in paths[2].read_text()
 
 
+def test_names_with_dollars_are_no_mathematics(cli: Callable[..., Said]) -> None:
+    mine = folder(Path("$^$"))
+    next(path for path in mine.rglob("*") if path.is_dir()).rename(mine / "$_$")
+    code, _, err = cli("show", f"folder:{mine}", "--data.size=6", "--data.split", "0.25", "--tasks", "1")
+    assert code == 0, err
+
+
 def test_show_draws_a_folder_of_ones_own(cli: Callable[..., Said]) -> None:
     mine = folder(Path("mine"), (8, 8))
     code, out, err = cli(

@@ -22,6 +22,7 @@ from onepass.distill import MKD
 from onepass.learner import Learner
 from onepass.methods.er import ER
 from onepass.nets import ResNet18
+from onepass.online import OnlineLearner
 from onepass.record import records
 from onepass.seeds import Seeds
 from onepass.stream import Batch, Blurry, Clear, Spec
@@ -102,6 +103,16 @@ def test_a_folder_that_grows_is_learnt_once_and_again_after_a_restart(
     again.look()
     assert again.learner.images_seen == 41 and again.look() == 0
     assert example.Watcher(folder, None).learner.images_seen == 41
+    folder.with_suffix(".txt").unlink()  # killed between the first time that the one was written and the other
+    assert example.Watcher(folder, None).learner.images_seen == 41
+
+
+@pytest.mark.parametrize("example", ["image_folder"], indirect=True)
+def test_a_folder_of_which_nothing_can_be_read_yet_is_looked_at_again(example: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "cat" / "half.png").write_bytes(b"half")
+    watcher = example.Watcher(tmp_path / "photos", OnlineLearner(image=(1, 8, 8), net=ResNet18(width=2)))
+    assert watcher.look() == 1 and watcher.look() == 1 and watcher.learner.images_seen == 0
 
 
 # ---- a stream without boundaries

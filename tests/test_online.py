@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass
+from onepass import online
 from onepass.augment import Partial
 from onepass.boundaries import NewClass
 from onepass.errors import Refused
+from onepass.files import aside
 from onepass.learner import Adam, answers
 from onepass.nets import ResNet18
 from onepass.online import OnlineLearner
@@ -291,6 +294,61 @@ def test_two_threads_may_learn_and_a_third_save(tmp_path: Path) -> None:
     assert not errors and learner.images_seen == 120
 
 
+def test_two_threads_may_save_to_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, errors, inside, most = made(), list[BaseException](), list[Path](), list[int]()
+    learner.learn(*toy(10))
+
+    class slow(aside):
+        def __enter__(self) -> Any:
+            inside.append(self.path)
+            most.append(len(inside))
+            time.sleep(0.02)
+            return super().__enter__()
+
+        def __exit__(self, *how: Any) -> None:
+            time.sleep(0.02)
+            super().__exit__(*how)
+            inside.pop()
+
+    def save() -> None:
+        try:
+            for _ in range(3):
+                learner.save(tmp_path / "learner")
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(online, "aside", slow)
+    threads = [threading.Thread(target=save) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and max(most) == 1
+    assert OnlineLearner.load(tmp_path / "learner").images_seen == 10
+
+
+def test_a_report_while_others_learn_is_of_one_moment() -> None:
+    """Its images are of classes that its network knows, or it says that none of them is right."""
+    learner, errors, stop = made(max_classes=200, memory=50), list[BaseException](), threading.Event()
+    x, _ = toy(80)
+    learner.learn(x[:2], [0, 1])
+
+    def report() -> None:
+        try:
+            while not stop.is_set():
+                learner.report()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    for i in range(2, 160, 2):
+        learner.learn(x[i % 80 :][:2], [i, i + 1])
+    stop.set()
+    thread.join()
+    assert not errors
+
+
 # ---- files
 
 
@@ -517,6 +575,17 @@ def test_when_it_diverges_that_is_refused_and_predictions_stay(method: str) -> N
     with pytest.raises(Refused, match="it diverged. Predictions are those of before"):
         learner.learn(x[:10], y[:10])
     assert np.array_equal(learner.predict_proba(x), before)
+
+
+def test_when_it_diverges_on_a_new_class_that_class_is_reported_as_not_known() -> None:
+    learner = made(method="er")
+    x, y = toy(20)
+    learner.learn(x, y)
+    for group in learner._learner.optimizer.param_groups:
+        group["lr"] = float("inf")
+    with pytest.raises(Refused, match="it diverged"):
+        learner.learn(x[:10], ["gnu"] * 10)
+    assert learner.report().accuracy["gnu"] == 0.0
 
 
 @pytest.mark.parametrize(

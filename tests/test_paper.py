@@ -534,6 +534,7 @@ def test_a_run_is_asked_at_once_for_all_that_any_item_wants(bench: Path, monkeyp
         (["tab_tiny", "--figures", "png", "pgn"], "There is no kind of figure `pgn`; did you mean `png`?"),
         (["tab_tiny", "--workers", "0"], "`--workers 0` would run nothing"),
         (["tab_tiny", "--where", "method=er+sdp"], "there are data: digits; memory: 20; method: er, er+mkd; seed: 0, 1"),
+        (["tab_tiny", "--where", "method=er,er+mdk"], "No cell of tab_tiny at scale smoke has `method=er+mdk`; there are data"),
         (["tab_tiny", "--where", "method"], "`method` is no filter"),
     ],
 )

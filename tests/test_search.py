@@ -38,6 +38,7 @@ from onepass.record import Record, records
 from onepass.search import FIRST, Findings, Search, search
 from onepass.space import AroundTheLaw, Fields, Range, fields, grid
 from onepass.teachers import EMA, HypoExponential
+from onepass.terminal import Live
 
 NET = """
 import time
@@ -426,6 +427,20 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on(folder: Path, tmp_path: Pa
     assert [r.env["resumed"][0]["at"] for r in records(tmp_path) if r.env.get("resumed")] == [22]
 
 
+def test_ctrl_c_in_the_first_of_two_searches_begins_no_second(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(live: Live, i: int, event: Progress | Outcome) -> None:
+        if isinstance(event, Progress) and event.samples == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Live, "tell", interrupted)
+    _, *flags = words(folder, tmp_path, 2)
+    assert main(["search", "er", "er-ace", *flags[1:]]) == 130
+    assert len(list(tmp_path.rglob("search.json"))) == 1
+    assert capsys.readouterr().err.count("the search was stopped") == 1
+
+
 def test_a_line_that_a_power_cut_cut_short_is_left_out(folder: Path, tmp_path: Path) -> None:
     engine = Scripted(lambda config: [(100, 0.5)])
     first = search(plan(folder, trials=2), tmp_path, engine=engine)  # type: ignore[arg-type]
@@ -460,6 +475,8 @@ WRONG = {
     "er+mkd --space teacher.alpha=lin:0.5:3": "`alpha=3.0`",
     "er --space optim.lr": "says no values",
     "er --space optim.lr=0.1": "has one point, and there is nothing to choose",
+    "er --space held_out=none,LastTenth": "`held_out` is part of what judges",
+    "er --space seed=0,1,2": "`seed` is part of what judges",
     "er": "`--space` says what is searched, and it is missing",
     "--space optim.lr=0.1,0.2": "name a method",
     "er --space paper optim.lr=0.1,0.2": "`paper` is a whole space",

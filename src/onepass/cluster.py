@@ -258,7 +258,10 @@ class _Tasks:
         if not isinstance(outcome, Record):
             return outcome
         if self.place.store is not None:
-            Store(self.place.store).fetch(config.folder, self.place.root)
+            try:
+                Store(self.place.store).fetch(config.folder, self.place.root)
+            except Refused as error:
+                return error
         return Record(self.place.root / config.folder)
 
     def stop(self, i: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -188,6 +189,8 @@ def to_json(value: Any, *, defaults: bool = True) -> Any:
         return tree
     if isinstance(value, tuple):
         return [to_json(v, defaults=defaults) for v in cast(tuple[Any, ...], value)]
+    if isinstance(value, float) and not isfinite(value):
+        raise Refused(f"`{value}` is no number that can be written down, so this config cannot be recorded; take a finite one.")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise Refused(f"`{value!r}` cannot be written down, so this config cannot be recorded; give it by name, e.g. `file.py:build`.")
@@ -252,9 +255,12 @@ def build(hint: Any, value: Any, path: str) -> Any:
         try:
             if isinstance(value, bool) or (hint is int and isinstance(value, float) and not value.is_integer()):
                 raise ValueError
-            return hint(value)
-        except (TypeError, ValueError):
+            number = hint(value)
+        except (TypeError, ValueError, OverflowError):
             raise _mistyped(path, value, "a whole number" if hint is int else "a number") from None
+        if hint is float and not isfinite(number):
+            raise _mistyped(path, value, "a finite number")
+        return number
     if hint is str:
         if not isinstance(value, str):
             raise _mistyped(path, value, "text")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -156,6 +156,7 @@ class OnlineLearner:
         self._names = Labels(self.setup.max_classes, names)
         self._learner = self.setup.learner(device)
         self._lock = RLock()  # of all that changes; predictions need it not
+        self._saving = Lock()  # two at once would write into one file, and the older might come last
         self._alone: bool | None = None  # whether the network can be trained on a single image; found out when one comes
         self._published: Published | None = None
         self._reported: Published | None = None
@@ -279,14 +280,14 @@ class OnlineLearner:
 
     def report(self, fell: float = 0.1) -> Report:
         """Accuracy on the memory by class, drift since the last call, and the classes whose accuracy `fell` by this since."""
-        now, before = self._now(), self._reported
-        with self._lock:
+        with self._lock:  # all of one moment
+            now, before, names = self._now(), self._reported, tuple(self._names.names)
             kept, seen = self._learner.memory.all(), self.images_seen
         rows, y = kept.x.cpu(), kept.y.cpu()
         found = [parts(p.net, rows, len(p.names)) if p is not None else None for p in (now, before)]
         self._reported = now
         assert found[0] is not None
-        return examine(seen, y, now.names, found[0], found[1], len(before.names) if before else 0, fell)
+        return examine(seen, y, names, found[0], found[1], len(before.names) if before else 0, fell)
 
     # -- files --
 
@@ -294,12 +295,13 @@ class OnlineLearner:
         """Everything there is to go on from, in one file of safetensors, written aside: killed, it leaves the old or the new."""
         from safetensors.torch import save
 
-        with self._lock:
-            state = {k: _plain(v) for k, v in self._learner.state_dict().items()}
-            names = list(self._names.names)
-        about = {"onepass": __version__, "setup": to_json(self.setup), "classes": self._classes, "names": names}
-        with aside(Path(path)) as file:
-            file.write(save(state, {"learner": json.dumps(about)}))
+        with self._saving:
+            with self._lock:
+                state = {k: _plain(v) for k, v in self._learner.state_dict().items()}
+                names = list(self._names.names)
+            about = {"onepass": __version__, "setup": to_json(self.setup), "classes": self._classes, "names": names}
+            with aside(Path(path)) as file:
+                file.write(save(state, {"learner": json.dumps(about)}))
 
     @staticmethod
     def load(path: Path | str, device: str = "cpu") -> "OnlineLearner":

@@ -45,7 +45,13 @@ def load_network(run: Path) -> tuple[nn.Module, Spec]:
         std=_values(state.get("std")),
         seeds=Seeds(),
     )
-    net.load_state_dict(state)
+    try:
+        net.load_state_dict(state)
+    except RuntimeError as error:
+        raise Refused(
+            f"The weights in `{file}` are not those of `{config.net}`, which was changed since "
+            f"({str(error).splitlines()[0]}); put it back as it was, or run that config again."
+        ) from error
     return net.eval(), spec
 
 
@@ -58,6 +64,8 @@ def classify(run: Path, paths: Sequence[Path], top: int = 1) -> Iterator[str]:
     """A line for each image: its path, then its likeliest classes with their probabilities."""
     files = [f for path in paths for f in (sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path])]
     net, spec = load_network(run)
+    if not files:
+        raise Refused(f"There is no image in {', '.join(f'`{path}`' for path in paths)}; give image files, or folders of them.")
     for file in files:
         image = read_image(file, spec.image).float() / 255
         probability = net(image[None]).float().softmax(1)[0]

@@ -176,7 +176,7 @@ def records(root: str | Path = "runs") -> Records:
 def _is_record(file: Path) -> bool:
     try:
         return "identity" in _read_json(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return False
 
 

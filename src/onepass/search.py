@@ -44,6 +44,9 @@ class Search:
             raise Refused("A search judges by held-out training images, and `held_out` is none; take `held_out=LastTenth()`.")
         if not any(isinstance(probe, Predictions) for probe in self.base.probes):
             raise Refused("A search judges by predictions, and `probes` has none; add `Predictions()`.")
+        judge = next((n for n in self.space.dimensions if n.partition(".")[0] in ("held_out", "probes", "seed")), None)
+        if judge is not None:
+            raise Refused(f"`{judge}` is part of what judges, and all trials are judged alike; leave it out of the space.")
         if not any(isinstance(values, Range) or len(values) > 1 for values in self.space.dimensions.values()):
             raise Refused("The space has one point, and there is nothing to choose; give a field more than one value.")
         if self.sampler == "grid":
@@ -268,7 +271,9 @@ class _State:
     def _draw(self, number: int) -> Point:
         """What TPE proposes, on a copy of the study in memory."""
         seed = int(Seeds(self.plan.base.seed).numpy("search", number).randint(2**31))
-        copy = self.optuna.create_study(direction="maximize", sampler=self.optuna.samplers.TPESampler(seed=seed))
+        copy = self.optuna.create_study(
+            direction="maximize", sampler=self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        )
         copy.add_trials(self.study.get_trials(deepcopy=False))
         trial, point = copy.ask(), dict[str, Value]()
         for name, values in self.plan.space.dimensions.items():

@@ -153,8 +153,9 @@ class Forward:
                 if "more than 1 value per channel" not in str(error):
                     raise
                 raise Refused(
-                    f"{_names(names)} is one image by itself, and batch-norm cannot normalise it where the last map of `{self.name}` is "
-                    "a single pixel; take `batch_size`, `replay_size` and `memory` of at least 2, tasks of more images, or `er`."
+                    f"{_names(names)} is one image by itself, and batch-norm cannot normalise it where the last map of "
+                    f"`{self.name}` is a single pixel; take `batch_size`, `replay_size` and `memory` of at least 2, tasks of "
+                    "more images, or `er`."
                 ) from error
             self.drew |= _offset(drawing) != before
             return out

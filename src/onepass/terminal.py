@@ -181,6 +181,7 @@ def _number(value: float) -> str:
 def draw(config: Config, by_title: Mapping[str, Sequence[Record]], root: Path) -> list[Path]:
     """Accuracy along the stream of each method, and their confusion matrices side by side."""
     from onepass import figures
+    from onepass.figures.style import plain
 
     by_title = {t: kept for t, group in by_title.items() if (kept := [r for r in group if r.results.latest() is not None])}
     if not by_title:
@@ -190,11 +191,11 @@ def draw(config: Config, by_title: Mapping[str, Sequence[Record]], root: Path) -
     setting = config.folder.parts[0]
     stem = root / setting / "figures" / f"m{config.memory}-{'-'.join(by_title)}"
     stem.parent.mkdir(parents=True, exist_ok=True)
-    about = f"{config.data.name}, {type(config.stream).__name__.lower()}, memory {config.memory}"
-    curves = {title: [figures.Curve(*r.results.curve()) for r in group] for title, group in by_title.items()}
+    about = plain(f"{config.data.name}, {type(config.stream).__name__.lower()}, memory {config.memory}")
+    curves = {plain(title): [figures.Curve(*r.results.curve()) for r in group] for title, group in by_title.items()}
     along = figures.along_the_stream(curves, stream["task_ends"], about)
     seed = first.seed
-    matrices = {title: group[0].results.confusion() for title, group in by_title.items()}
+    matrices = {plain(title): group[0].results.confusion() for title, group in by_title.items()}
     confused = figures.confusions(matrices, stream["names"], stream["tasks"], f"{about}, seed {seed}")
     paths = figures.save(along, stem.with_name(f"{stem.name}-accuracy"))
     return paths + figures.save(confused, stem.with_name(f"{stem.name}-confusion"))
@@ -206,9 +207,12 @@ def listing(found: Sequence[Record]) -> str:
         return "no runs"
     rows = [["run", "accuracy", "state", "MiB"]]
     for record in found:
-        done = record.done
-        accuracy = "" if done is None else _number(100 * record.summary["accuracy"])
-        rows.append([str(record.path), accuracy, "unfinished" if done is None else "done", f"{record.bytes / 2**20:.1f}"])
+        try:
+            state = "unfinished" if record.done is None else "done"
+            accuracy = "" if record.done is None else _number(100 * record.summary["accuracy"])
+        except ValueError:
+            state, accuracy = "damaged", ""
+        rows.append([str(record.path), accuracy, state, f"{record.bytes / 2**20:.1f}"])
     total = sum(record.bytes for record in found) / 2**20
     return f"{table(rows)}\n\n{len(found)} runs, {total:.1f} MiB"
 

@@ -140,6 +140,7 @@ def draw(config: "Config", data_dir: Path | None, root: Path) -> list[Path]:
 
     from onepass import figures
     from onepass.figures.presence import Shown
+    from onepass.figures.style import plain
     from onepass.loop import prepare
     from onepass.seeds import Seeds
 
@@ -148,7 +149,7 @@ def draw(config: "Config", data_dir: Path | None, root: Path) -> list[Path]:
     setting, kind = config.folder.parts[0], type(config.stream).__name__.lower()
     title = f"{config.data.name}, {kind}, {len(spec.tasks)} tasks, seed {config.seed}"
     shown, said = {"": Shown(y.numpy(), stream.task_ends)}, about(stream, config.batch_size)
-    when = figures.presence(shown, spec.tasks, title, said, spec.names)
+    when = figures.presence(shown, spec.tasks, plain(title), said, spec.names)
 
     few = torch.linspace(0, spec.classes - 1, min(10, spec.classes)).round().long()
     first = [int(rows[0]) for c in few if len(rows := (y == c).nonzero())]  # of those that come before the limit
@@ -156,7 +157,7 @@ def draw(config: "Config", data_dir: Path | None, root: Path) -> list[Path]:
     rule = config.augment or config.data.habits.full
     views = torch.stack([rule(x, Seeds(config.seed).torch("show", i)) for i in range(6)], 1)
     names = [spec.names[c] for c in y[first].tolist()]
-    seen = figures.samples(x.numpy(), views.numpy(), names, f"{config.data.name}: images as the network sees them")
+    seen = figures.samples(x.numpy(), views.numpy(), names, plain(f"{config.data.name}: images as the network sees them"))
 
     stem = root / setting / "figures" / f"{len(spec.tasks)}-tasks-s{config.seed}"
     try:

@@ -180,7 +180,10 @@ def _tree(file: Path | None) -> dict[str, Any]:
         raise Refused(f"`{file}` is not JSON ({error}).") from error
     if not isinstance(tree, dict):
         raise Refused(f'`{file}` holds no object of fields; write e.g. {{"optim.lr": 0.001}}.')
-    return tree.get("config", tree)  # a run's own config.json has more around it
+    tree = tree.get("config", tree)  # a run's own config.json has more around it
+    if not isinstance(tree, dict):
+        raise Refused(f"The `config` in `{file}` is no object of fields; give the config.json of a run.")
+    return tree
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

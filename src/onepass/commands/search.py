@@ -70,7 +70,12 @@ def main(arguments: Sequence[str]) -> int:
     if known.explain:
         print("\n\n".join(_explained(plan, ours.runs) for plan in plans))
         return 0
-    return max(_searched(plan, word, rest, ours) for plan, word in zip(plans, words or [None], strict=True))
+    code = 0
+    for plan, word in zip(plans, words or [None], strict=True):
+        code = max(code, _searched(plan, word, rest, ours))
+        if code == 130:  # stopped by Ctrl-C, and the others with it
+            break
+    return code
 
 
 # -- what is asked -------------------------------------------------------------------------------------------------
@@ -179,8 +184,9 @@ def _searched(plan: "Search", word: str | None, rest: list[str], ours: argparse.
         print(f"onepass: {' '.join(line.split())}", file=sys.stderr)
     if found.importance:
         from onepass import figures
+        from onepass.figures.style import plain
 
-        figure = figures.importance(found.importance, f"{plan.base.title}: what mattered", _note(plan, found))
+        figure = figures.importance(found.importance, plain(f"{plan.base.title}: what mattered"), plain(_note(plan, found)))
         paths = figures.save(figure, ours.runs / plan.folder / "importance", ("svg", "png", "pdf"))
         print("\n" + "\n".join(str(path) for path in paths))
     else:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
 
-from onepass.figures.style import FAINT, blank, laid_out, over_all, styled
+from onepass.figures.style import FAINT, blank, laid_out, over_all, plain, styled
 
 COUNTS = "Blues"
 
@@ -25,7 +25,7 @@ def confusions(
     columns = columns or -(-len(matrices) // rows)
     there = [counts for counts in matrices.values() if counts is not None]
     classes = max((len(counts) for counts in there), default=0)
-    labels = [] if classes > 20 else [name.replace("$", r"\$") for name in names or map(str, range(classes))]  # no mathematics
+    labels = [] if classes > 20 else [plain(name) for name in names or map(str, range(classes))]
     side, margin = max(2.1 if columns < 5 else 1.2, 0.14 * len(labels)), 0.07 * max(map(len, labels), default=3)  # inches
     size = columns * (side + 0.1) + margin + 1.3, rows * (side + 0.3) + margin + 0.8 + 0.2 * bool(note)
     figure = Figure(figsize=size, layout="compressed")

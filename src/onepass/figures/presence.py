@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from onepass.figures.style import FAINT, PALETTE, blank, head, laid_out, over_all, styled
+from onepass.figures.style import FAINT, PALETTE, blank, head, laid_out, over_all, plain, styled
 
 
 class Shown(NamedTuple):
@@ -45,7 +45,7 @@ def presence(
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.locator_params(axis="y", integer=True)
         if names and classes <= 12:
-            axes.set_yticks(range(classes), names)
+            axes.set_yticks(range(classes), [plain(name) for name in names])
         axes.set_xlabel("images seen" if i == len(streams) - 1 else "")
     return laid_out(figure)
 

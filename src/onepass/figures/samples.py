@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from onepass.figures.style import SOFT, head, laid_out, styled
+from onepass.figures.style import SOFT, head, laid_out, plain, styled
 
 GAP = 0.08  # between two images, in images
 
@@ -30,7 +30,7 @@ def samples(raw: np.ndarray, views: np.ndarray, names: Sequence[str], title: str
                     pixels.clip(0, 1), cmap="gray", vmin=0, vmax=1, extent=(left, left + 1, top + 1, top), interpolation="none"
                 )
         axes.set(xlim=(0, k * (1 + GAP) + 1 + 3 * GAP), ylim=(rows * (1 + GAP) - GAP, 0), aspect="equal")
-        axes.set_yticks([row * (1 + GAP) + 0.5 for row in range(len(shown))], [names[i] for i in shown])
+        axes.set_yticks([row * (1 + GAP) + 0.5 for row in range(len(shown))], [plain(names[i]) for i in shown])
         axes.set_xticks([0.5, (k + 1) * (1 + GAP) / 2 + 0.5 + 2 * GAP], ["raw", "augmented"], color=SOFT)
         axes.tick_params(length=0, top=False, bottom=False, labeltop=True, labelbottom=False)
         axes.spines[:].set_visible(False)

@@ -97,6 +97,11 @@ def over_all(figure: Figure, text: str, note: str) -> None:
         figure.supxlabel(wrapped(note, figure.get_figwidth()), x=0.01, ha="left", size="medium", color=SOFT)
 
 
+def plain(text: str) -> str:
+    """What a user called something, as it is to be written: no mathematics."""
+    return text.replace("$", r"\$")
+
+
 def legend(figure: Figure, place: Literal["outside upper right", "outside lower left"] = "outside upper right") -> None:
     """One legend for all axes, each label once."""
     handles = {label: h for axes in figure.axes for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}

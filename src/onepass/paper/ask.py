@@ -54,10 +54,15 @@ def parts(words: Sequence[str], where: Where, scale: Scale, family: Family) -> l
     made = {item.name: item.cells(scale, family) for item in asked.values()}
     there = {label: [*chosen(made[item.name], item.labels[label].where)] for label, item in asked.items()}
     out = [Part(item, label, tuple(chosen(there[label], where))) for label, item in asked.items()]
+    every = [cell for cells in there.values() for cell in cells]
+    for key, allowed in where.items():
+        for value in allowed:
+            if not list(chosen(every, {key: (value,)})):
+                raise _nothing_there(words, {key: (value,)}, scale, every)
     if where:
         out = [part for part in out if part.cells]
         if not out:
-            raise _nothing_there(words, where, scale, [cell for cells in there.values() for cell in cells])
+            raise _nothing_there(words, where, scale, every)
     return out
 
 

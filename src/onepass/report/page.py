@@ -13,6 +13,7 @@ import numpy as np
 
 from onepass import figures, metrics
 from onepass.__about__ import __version__
+from onepass.figures.style import plain
 from onepass.report.gathered import NETWORKS, Flat, Gathered, Group, Run, Setting, Tell, differing, every_field
 from onepass.report.html import Cell, Drawer, folded, number, table
 
@@ -147,8 +148,8 @@ def _parts(groups: Sequence[Group], most: int) -> Iterator[Sequence[Group]]:
 
 
 def _plain(text: str) -> str:
-    """A name as matplotlib is to write it: no mathematics."""
-    return "\n".join(wrap(text, 34)).replace("$", r"\$")
+    """A name as matplotlib is to write it, in lines that a legend has room for."""
+    return plain("\n".join(wrap(text, 34)))
 
 
 def _networks(groups: Sequence[Group], ends: Sequence[int], draw: Drawer) -> Iterator[str]:
