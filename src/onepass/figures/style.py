@@ -119,7 +119,9 @@ def name_ends(axes: Axes, lines: Mapping[str, Line2D]) -> None:
     """Write the name of each line beside its end, in ink, which reads better than the colour of the line."""
     low, high = axes.get_ylim()
     ends = [np.asarray(line.get_xydata())[-1] for line in lines.values()]
-    heights = spread(np.array([y for _, y in ends]), 0.058 * (high - low), low, high)
+    tall = max(name.count("\n") + 1 for name in lines)
+    gap = min(0.058 * tall, 1 / max(len(lines) - 1, 1))  # of the axes: a name's height, or less where there are too many
+    heights = spread(np.array([y for _, y in ends]), gap * (high - low), low, high)
     for (name, line), (x, y), height in zip(lines.items(), ends, heights, strict=True):
         leader = {"arrowstyle": "-", "color": line.get_color(), "linestyle": line.get_linestyle()}
         fit = {"patchA": None, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
