@@ -387,7 +387,7 @@ MISTAKES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "unknown field with a dash": (["er", "--batchsize", "5"], ["`batchsize`", "batch"]),
     "a flag of run misspelt": (["er", "--worker", "2"], ["worker`", "`--workers`"]),
     "another": (["er", "--recipes", "published"], ["recipes`", "`--recipe`"]),
-    "a field of another method": (["er", "--teacher.alpha", "0.1"], ["`teacher.alpha`", "`teacher`"]),
+    "a field of another method": (["er", "--teacher.alpha", "0.1"], ["`teacher.alpha`", "`er` has no teacher"]),
     "alpha 0": (["er+mkd", "--teacher.alpha", "0"], ["alpha=0", "(0, 1]"]),
     "alpha 2": (["er+mkd", "--teacher.alpha", "2"], ["alpha=2", "(0, 1]"]),
     "alpha below the law": (["er+mkd", "--teacher.alpha", "0.0005", *SMALL], ["0.0005", "0.0006"]),
@@ -652,3 +652,23 @@ def test_a_config_from_json_is_what_was_run(home: Path) -> None:
         config = Config.from_json(record.config["config"])
         assert config.identity == record.config["identity"] and home / "runs" / config.folder == record.path
         assert config.precision == "auto" and torch.device(config.device).type == "cpu"
+
+
+def test_a_folder_for_data_that_is_not_there_is_not_passed_over(
+    cli: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where the data would be found elsewhere."""
+    (tmp_path / "data" / "cifar-100-python").mkdir(parents=True)
+    monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "data"))
+    said = one_line(cli("run", "er", "--data", "cifar100", "--data-dir", "nowhere"))
+    assert "There is no folder `nowhere`" in said and "`--data-dir`" in said
+
+
+def test_a_field_of_a_teacher_that_is_not_there_says_so(cli: Callable[..., Said]) -> None:
+    said = one_line(cli("run", "er", "derpp", "--teacher.alpha", "0.02"))
+    assert "`er`, `derpp` has no teacher" in said and "`er+mkd`" in said
+    assert cli("run", "er", "er+mkd", "--teacher.alpha", "0.02", "--explain")[0] == 0
+
+
+def test_data_takes_its_name_by_itself(cli: Callable[..., Said]) -> None:
+    assert "`onepass data check folder:PATH`" in one_line(cli("data", "check", "--data", "folder:photos"))

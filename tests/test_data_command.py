@@ -98,6 +98,7 @@ def test_a_folder_that_is_nowhere_says_where_it_was_looked_for_and_how_to_get_it
     cli: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONEPASS_DATA", "env")
+    Path("mine").mkdir()
     for words in (["check", "cifar100"], ["show", "cifar100"]):
         code, out, err = cli(*words, "--data-dir", "mine")
         assert code == 2 and not out and err.count("\n") == 1

@@ -65,6 +65,7 @@ def test_it_is_found_where_it_lies(tree: Path, data: Dataset, monkeypatch: pytes
 def test_nowhere_it_says_where_it_looked_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "env"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    (tmp_path / "flag").mkdir()
     with pytest.raises(Refused) as error:
         TinyImageNet().load(tmp_path / "flag")
     said = str(error.value)

@@ -65,6 +65,8 @@ def main(words: Sequence[str]) -> int:
     if known.act is None:
         parser().print_help()
         return 0
+    if any(word.partition("=")[0] == "--data" for word in rest):
+        raise Refused(f"`onepass data {known.act}` takes the data set by itself, e.g. `onepass data {known.act} folder:PATH`.")
     given = fields(rest)
     own = {"get": (), "check": ("data.",), "show": ("data.", "stream.")}[known.act]
     for name in given:

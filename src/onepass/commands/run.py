@@ -201,6 +201,10 @@ def _no_field(path: str, flag: bool, plans: list[Plan]) -> Refused:
     from onepass.config import leaves
 
     names = {p for plan in plans for p, _, _, _ in leaves(plan.config)}
+    head, dot, _ = path.partition(".")
+    if dot and all(getattr(plan.config, head, path) is None for plan in plans):
+        titles = ", ".join(dict.fromkeys(f"`{plan.config.title}`" for plan in plans))
+        return Refused(f"There is no field `{path}`, because {titles} has no {head}; take a method that has, e.g. `er+mkd`.")
     main = {o[2:] for a in parser()._actions for o in a.option_strings} if flag else set[str]()  # pyright: ignore[reportPrivateUsage]
     near = get_close_matches(path, main - names, n=1, cutoff=0.8)
     return Refused(f"There is no flag `--{path}`; did you mean `--{near[0]}`?") if near else unknown("field", path, names)

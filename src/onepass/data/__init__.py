@@ -61,6 +61,8 @@ def places(folder: Path | None) -> list[Path]:
 
 def find(tree: str, folder: Path | None, name: str) -> Path:
     """Where a data set's official folder lies: in one of the places, or itself one of them."""
+    if folder is not None and not Path(folder).is_dir():  # a typing mistake is not to train on other data than was meant
+        raise Refused(f"There is no folder `{folder}` to look for `{tree}` in; mend `--data-dir`, or leave it out.")
     for place in places(folder):
         for path in (place / tree, place):
             if path.name == tree and path.is_dir():

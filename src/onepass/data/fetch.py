@@ -105,7 +105,7 @@ def get(name: str, folder: Path | None = None, *, mirrors: Sequence[str] = (), t
 
 def _there(archive: Archive, folder: Path | None, name: str) -> Path | None:
     try:
-        return find(archive.tree, folder, name)
+        return find(archive.tree, folder if folder and folder.is_dir() else None, name)
     except Refused:
         return None
 
