@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402
-from table import GOALS, Others, Report, goal, header, write  # noqa: E402
+from table import GOALS, Report, goal, header  # noqa: E402
 
 from onepass import Seeds, recipe, source  # noqa: E402
 from onepass.data.cache import available_cores  # noqa: E402
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a look: fewer images, and no number to quote")
     parser.add_argument("--write", action="store_true", help="replace this script's section of bench/RESULTS.md")
     known = parser.parse_args()
-    report, began, others = Report(), time.monotonic(), Others()
+    report = Report()
     report.say(*header(" ".join(["python bench/data.py", *sys.argv[1:]])), "")
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -208,11 +208,7 @@ def main() -> None:
         decoding(report, home, known.quick)
         building(report, known.quick)
         feeding(report, home, known.quick)
-    share = others.share()
-    noisy = "" if share < 0.03 else " **Noisy: to be measured again on an idle machine.**"
-    report.say(f"Measured in {time.monotonic() - began:.0f} s, while others took {share:.0%} of the cores.{noisy}")
-    if known.write:
-        write("data", report.lines)
+    report.end("data" if known.write else None)
 
 
 if __name__ == "__main__":

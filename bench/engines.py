@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 
-from step import GOALS, Others, Report, goal, header, write  # noqa: E402
+from table import GOALS, Report, goal, header  # noqa: E402
 
 from onepass import recipe, source  # noqa: E402
 from onepass.cluster import engine  # noqa: E402
@@ -161,17 +161,13 @@ def main() -> None:
     args = parser.parse_args()
     if args.child is not None:
         return in_child(*args.child)
-    report, began, others = Report(), time.monotonic(), Others()
+    report = Report()
     report.say(*header(" ".join(["python bench/engines.py", *sys.argv[1:]])), "")
     source("digits").load()  # decoded before anything is timed
     table_of_eight(report, 20 if args.quick else 1400)
     table_of_cost(report, 20 if args.quick else 400)
     table_of_queue(report, 20 if args.quick else 1000)
-    share = others.share()
-    noisy = "" if share < 0.03 else " **Noisy: to be measured again on an idle machine.**"
-    report.say(f"Measured in {time.monotonic() - began:.0f} s, while others took {share:.0%} of the cores.{noisy}")
-    if args.write:
-        write("engines", report.lines)
+    report.end("engines" if args.write else None)
 
 
 if __name__ == "__main__":

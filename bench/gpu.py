@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "bench")]
 
 import torch  # noqa: E402
-from table import Report, header, write  # noqa: E402
+from table import Report, header  # noqa: E402
 
 from onepass import recipe, source  # noqa: E402
 from onepass.learner import Learner  # noqa: E402
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=10, help="in a turn")
     parser.add_argument("--write", action="store_true")
     known = parser.parse_args()
-    report, began = Report(), time.monotonic()
+    report = Report()
     name = torch.cuda.get_device_name() if known.device != "cpu" else "none: the host, through the same code"
     lines = header(" ".join(["python bench/gpu.py", *sys.argv[1:]]))
     report.say(*lines, f"- device: {name}; {known.precision}; stream batch 10, memory batch 64, 3x32x32", "")
@@ -103,9 +103,7 @@ def main() -> None:
                 rows.append([*row, f"{ms[word, True]:.1f}", f"{ms[word, False] / ms[word, True]:.2f}", share, f"{apart[word]:.1g}"])
     head = ("", "eager, ms", f"/ {known.words[0]}'s", "graph, ms", "times faster", "replayed", "losses apart by")
     report.table(head, rows)
-    report.say(f"Measured in {time.monotonic() - began:.0f} s.")
-    if known.write:
-        write("gpu", report.lines)
+    report.end("gpu" if known.write else None)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ sys.path[:0] = [str(SRC), str(ROOT / "bench")]
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from table import GOALS, Others, Report, goal, header, write  # noqa: E402
+from table import GOALS, Report, goal, header  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 STREAM, REPLAY, ROWS, CLASSES, IMAGE = 10, 64, 5000, 10, (3, 32, 32)
@@ -768,19 +768,15 @@ def main() -> None:
         global clock
         clock = time.process_time
     torch.manual_seed(0)
-    report, began, others = Report(), time.monotonic(), Others()
+    report = Report()
     report.say(*header(" ".join(["python bench/step.py", *sys.argv[1:]])), *([f"- {args.note}"] if args.note else []), "")
     for name in args.only:
         SECTIONS[name](report, 0.1 if args.quick else 1.0)
-    share = others.share()
     if args.busy:
         report.say(
             "Updates and parts are in CPU time of one thread: good for ratios of ours and by hand, and for nothing else.", ""
         )
-    noisy = "" if share < 0.03 else " **Noisy: to be measured again on an idle machine.**"
-    report.say(f"Measured in {time.monotonic() - began:.0f} s, while others took {share:.0%} of the cores.{noisy}")
-    if args.write:
-        write("step", report.lines)
+    report.end("step" if args.write else None)
 
 
 if __name__ == "__main__":

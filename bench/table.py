@@ -18,11 +18,35 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "RESULTS.md"
 
 
+class Others:
+    """How busy the machine was with other things: without them `share` is about 0."""
+
+    def __init__(self):
+        self.began = self.read()
+
+    @staticmethod
+    def read() -> tuple[float, float, float]:
+        t = os.times()
+        own = t.user + t.system + t.children_user + t.children_system
+        try:
+            ticks = [int(v) for v in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        except OSError:
+            return own, own, time.monotonic()
+        idle = ticks[3] + ticks[4]
+        return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK"), own, time.monotonic()
+
+    def share(self) -> float:
+        """Of the time of all cores, what others took (steal included)."""
+        busy, own, wall = (b - a for a, b in zip(self.began, self.read(), strict=True))
+        return max(0.0, busy - own) / wall / (os.cpu_count() or 1)
+
+
 class Report:
-    """Markdown, printed as it is made."""
+    """Markdown, printed as it is made; its end says how long it took, and whether the machine was busy with other things."""
 
     def __init__(self):
         self.lines: list[str] = []
+        self.began, self.others = time.monotonic(), Others()
 
     def say(self, *lines: str) -> None:
         for line in lines:
@@ -32,6 +56,14 @@ class Report:
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self.say("| " + " | ".join(head) + " |", "|" + "|".join("---" if i == 0 else "--:" for i in range(len(head))) + "|")
         self.say(*("| " + " | ".join(row) + " |" for row in rows), "")
+
+    def end(self, section: str | None) -> None:
+        """The last line; then all of it takes its place in bench/RESULTS.md, if one is named."""
+        share = self.others.share()
+        noisy = "" if share < 0.03 else " **Noisy: to be measured again on an idle machine.**"
+        self.say(f"Measured in {time.monotonic() - self.began:.0f} s, while others took {share:.0%} of the cores.{noisy}")
+        if section is not None:
+            write(section, self.lines)
 
 
 def goal(
@@ -66,29 +98,6 @@ def header(command: str) -> list[str]:
         f"- CPU: {cpu[1] if cpu else platform.processor()}, {os.cpu_count()} cores, {capability}, {bf16} AVX512-BF16",
         f"- threads: {torch.get_num_threads()}; torch {torch.__version__}; Python {platform.python_version()}",
     ]
-
-
-class Others:
-    """How busy the machine was with other things: without them `share` is about 0."""
-
-    def __init__(self):
-        self.began = self.read()
-
-    @staticmethod
-    def read() -> tuple[float, float, float]:
-        t = os.times()
-        own = t.user + t.system + t.children_user + t.children_system
-        try:
-            ticks = [int(v) for v in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-        except OSError:
-            return own, own, time.monotonic()
-        idle = ticks[3] + ticks[4]
-        return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK"), own, time.monotonic()
-
-    def share(self) -> float:
-        """Of the time of all cores, what others took (steal included)."""
-        busy, own, wall = (b - a for a, b in zip(self.began, self.read(), strict=True))
-        return max(0.0, busy - own) / wall / (os.cpu_count() or 1)
 
 
 def write(section: str, lines: Sequence[str]) -> None:
