@@ -119,7 +119,7 @@ class OnlineLearner:
         config = recipe(method, _Given(), memory=memory, stream="blurry", tasks=1, seed=seed, device=device)
         config = replace(config, batch_size=batch_size, replay_size=replay_size, precision=precision)
         if teacher is None and isinstance(config.teacher, EMA):
-            teacher = replace(config.teacher, start="debiased")  # it is asked from the first images on (bench/RESULTS.md)
+            teacher = replace(config.teacher, start="debiased")  # it is asked from the first images on
         config = replace(config, teacher=teacher or config.teacher)
         boundaries = boundaries or config.boundaries
         for part in config.method, config.teacher:
