@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gated import gated
 from safetensors.torch import load_file
 
 from onepass import cluster, needs
@@ -37,35 +38,7 @@ from onepass.recipes import recipe
 from onepass.record import Record
 from onepass.store import Store
 
-NET = """
-import os
-import time
-from pathlib import Path
-
-import torch
-from torch import nn
-
-HERE = Path(__file__).parent
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.norm, self.hidden, self.classifier = nn.BatchNorm1d(64), nn.Linear(64, 16), nn.Linear(16, classes)
-        self.count = 0
-
-    def features(self, x):
-        self.count += torch.is_grad_enabled()
-        try:
-            while self.count > int((HERE / "gate").read_text()):  # while it is there, nobody trains more often than it says
-                (HERE / f"pid{os.getpid()}").touch()
-                time.sleep(0.02)
-        except FileNotFoundError:
-            pass
-        return torch.relu(self.hidden(self.norm(x.flatten(1))))
-
-def build(classes, image):
-    return Net(classes)
-"""
+NET = gated(waiting='(HERE / f"pid{os.getpid()}").touch()')  # who waits, to be killed
 
 FILES = ["config.json", "done.json", "env.json", "log.jsonl", "model.safetensors", "probes.npz", "stream.json", "timing.jsonl"]
 

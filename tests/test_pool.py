@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gated import gated
 from safetensors.torch import load_file
 
 from onepass.cli import main
@@ -33,33 +34,7 @@ from onepass.record import Diverged, Record, records
 
 SHARE = max(1, available_cores() // 2)  # threads of each of two workers
 
-NET = """
-import time
-from pathlib import Path
-
-import torch
-from torch import nn
-
-GATE = Path(__file__).parent / "gate"  # while it is there, nobody trains more often than it says
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.norm, self.hidden, self.classifier = nn.BatchNorm1d(64), nn.Linear(64, 16), nn.Linear(16, classes)
-        self.count = 0
-
-    def features(self, x):
-        self.count += torch.is_grad_enabled()
-        try:
-            while self.count > int(GATE.read_text()):
-                time.sleep(0.01)
-        except FileNotFoundError:
-            pass
-        return torch.relu(self.hidden(self.norm(x.flatten(1))))
-
-def build(classes, image):
-    return Net(classes)
-"""
+NET = gated()
 
 
 @dataclass(frozen=True)

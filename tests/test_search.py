@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gated import gated
 
 from onepass.augment import Partial
 from onepass.cli import main
@@ -40,33 +41,7 @@ from onepass.space import AroundTheLaw, Fields, Range, fields, grid
 from onepass.teachers import EMA, HypoExponential
 from onepass.terminal import Live
 
-NET = """
-import time
-from pathlib import Path
-
-import torch
-from torch import nn
-
-GATE = Path(__file__).parent / "gate"  # while it is there, nobody trains more often than it says
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.norm, self.hidden, self.classifier = nn.BatchNorm1d(64), nn.Linear(64, 16), nn.Linear(16, classes)
-        self.count = 0
-
-    def features(self, x):
-        self.count += torch.is_grad_enabled()
-        try:
-            while self.count > int(GATE.read_text()):
-                time.sleep(0.01)
-        except FileNotFoundError:
-            pass
-        return torch.relu(self.hidden(self.norm(x.flatten(1))))
-
-def build(classes, image):
-    return Net(classes)
-"""
+NET = gated()
 
 
 @pytest.fixture(scope="module")
