@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from onepass import figures
 from onepass.figures import Curve, Grid, alpha, style
@@ -261,6 +263,19 @@ def test_inputs_are_left_alone() -> None:
         np.testing.assert_array_equal(given[method], seeds)
     for method, matrix in matrices(2).items():
         np.testing.assert_array_equal(counts[method], matrix)
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+def test_names_beside_lines_do_not_overlap(lines: int) -> None:
+    """Where all lines end at nearly the same height."""
+    names = ["\n".join([f"method {i}"] * lines) for i in range(7)]
+    ends = {name: [Curve(np.array([10, 20]), np.array([0.1, 0.5 + i / 1000]))] for i, name in enumerate(names)}
+    figure = figures.along_the_stream(ends, [], "")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    said = [text for text in figure.axes[0].texts if "method" in text.get_text()]
+    boxes = sorted((Text.get_window_extent(text, canvas.get_renderer()) for text in said), key=lambda box: box.y0)
+    assert len(boxes) == 7 and all(a.y1 <= b.y0 + 1 for a, b in zip(boxes, boxes[1:], strict=False))
 
 
 @pytest.mark.parametrize("seed", range(5))

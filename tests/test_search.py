@@ -123,6 +123,7 @@ def test_a_method_with_a_suffix_has_its_methods_grid() -> None:
 
 def test_around_the_law() -> None:
     space = AroundTheLaw(base())
+    assert space.dimensions == {"alpha": Range(1e-3, 0.3, log=True), "lambda/law": Range(0.5, 2.0, log=True)}
     made = space.at({"alpha": 0.03, "lambda/law": 2.0})
     assert made.teacher == EMA(0.03) and made.distill is not None
     assert vars(made.distill)["weight"] == pytest.approx(2 * lambda_for(0.03), rel=1e-3)
