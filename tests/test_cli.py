@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ import pytest
 import torch
 from PIL import Image
 
+from onepass import terminal
 from onepass.__about__ import __version__
 from onepass.cli import main
 from onepass.config import Config
 from onepass.data.digits import Digits
+from onepass.loop import Progress
 from onepass.metrics import mean_std
 from onepass.recipes import recipe
 from onepass.record import Record, records
@@ -672,3 +675,14 @@ def test_a_field_of_a_teacher_that_is_not_there_says_so(cli: Callable[..., Said]
 
 def test_data_takes_its_name_by_itself(cli: Callable[..., Said]) -> None:
     assert "`onepass data check folder:PATH`" in one_line(cli("data", "check", "--data", "folder:photos"))
+
+
+def test_the_speed_is_that_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause, or when the machine was busy at first, the time left would be far off else."""
+    now = [0.0]
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    live = terminal.Live([recipe("er", Digits())])
+    for now[0], samples in (0.0, 10), *((3600.0 + 10 * k, 20 + 100 * k) for k in range(7)):
+        live.tell(0, Progress(samples, 1820, 1.0, None))
+    progress, speed, left, _ = live._cells(0)  # pyright: ignore
+    assert (progress, speed, left) == ("620/1820 images", "10 images/s", "2 min left")

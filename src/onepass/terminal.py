@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class Live:
     def __init__(self, configs: Sequence[Config]):
         self.configs = configs
         self.state: dict[int, Progress | Outcome] = {}
-        self.began: dict[int, tuple[float, float]] = {}  # wall clock and images when first heard of
+        self.heard: dict[int, deque[tuple[float, int]]] = {}  # wall clock and images, of the last minute
         self._live: Any = None
         self._headed = False
         self._last = time.monotonic()
@@ -56,11 +57,14 @@ class Live:
             self._live.stop()
 
     def tell(self, i: int, event: Progress | Outcome) -> None:
-        if isinstance(event, Progress) and i not in self.began:
-            self.began[i] = (time.monotonic(), event.samples)
+        if isinstance(event, Progress):
+            heard = self.heard.setdefault(i, deque())
+            heard.append((time.monotonic(), event.samples))
+            while len(heard) > 2 and heard[0][0] < heard[-1][0] - 60:
+                heard.popleft()
         ended = not isinstance(event, Progress)
         self.state[i] = event
-        if isinstance(event, Refused) and i not in self.began:
+        if isinstance(event, Refused) and i not in self.heard:
             return  # it never began: why, is said at the end, in one line
         if self._live is None and not self._headed:
             self._headed = True
@@ -89,7 +93,7 @@ class Live:
             return "done", f"{done['images_per_second']:.0f} images/s", "", f"{100 * state.summary['accuracy']:.1f} %"
         if not isinstance(state, Progress):
             return ("stopped" if isinstance(state, Interrupted) else "failed"), "", "", ""
-        wall, first = self.began[i]
+        wall, first = self.heard[i][0]
         rate = (state.samples - first) / max(time.monotonic() - wall, 1e-9)
         left = f"{duration((state.total - state.samples) / rate)} left" if state.samples > first else ""
         accuracy = "" if state.accuracy is None else f"{100 * state.accuracy:.1f} %"
